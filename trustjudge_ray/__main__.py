@@ -1,0 +1,5 @@
+"""`python -m trustjudge_ray` is the command `trustjudge`."""
+
+from trustjudge_ray.cli import main
+
+main()

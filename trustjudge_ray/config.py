@@ -1,0 +1,302 @@
+"""A run's configuration: typed, every field documented, unknown keys refused.
+
+A file has the sections below and nothing else. References such as `${oc.env:KEY}` are resolved only in
+memory: what a run folder keeps is the file as it was written (`unresolved_yaml`), so no secret is stored.
+"""
+
+import difflib
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+
+class ConfigError(ValueError):
+    """A configuration cannot be used: names the file, the key, what it got and what would be right."""
+
+
+@dataclass
+class CorpusConfig:
+    """Where the answers are and how their files look."""
+
+    paths: list[str] = field(default_factory=list)
+    """Files, folders or globs; local or s3://. gz and zst are read as they are."""
+    format: str = "flat"
+    """`flat` (one row a response) or `trustjudge` (one row a question, answers nested)."""
+    fields: dict[str, str] = field(default_factory=dict)
+    """Our field names to the file's, e.g. {question_id: id, response: r}; a value that starts with `=` is a constant."""
+
+
+@dataclass
+class JudgeConfig:
+    """Who judges."""
+
+    name: str | None = None
+    """The name in tables and reports; by default the last part of `model`."""
+    model: str = "embedded"
+    """A Hugging Face model folder or name, or `embedded`: the small model that comes with the extra `cpu`."""
+    revision: str | None = None
+    engine: str = "vllm"
+    """`vllm`, or `scripted` (deterministic, for tests and planted biases)."""
+    dtype: str = "bfloat16"
+    """Precision of the model's body: `bfloat16`, `float16` or `float32`."""
+    head_dtype: str = "float32"
+    """Precision of the output layer; bfloat16 logits move label log-probabilities by up to 0.27 nat."""
+    max_model_len: int | None = None
+    """Context in tokens; by default the model's own."""
+    temperature: float = 0.0
+    """At which `emitted` is drawn from the label distribution; 0 takes the most probable label."""
+    on_overflow: str = "truncate"
+    """A prompt over the context: `truncate` cuts the responses in the middle, `fail` gives status too_long."""
+    trust_remote_code: bool = False
+    engine_args: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the engine, as it names them (vLLM: gpu_memory_utilization, quantization, ...)."""
+    scripted: dict[str, Any] = field(default_factory=dict)
+    """Of the scripted judge: quality {model: 0..1}, position_bias, noise, failure_rate, seconds_per_batch."""
+
+
+@dataclass
+class PlanConfig:
+    """Which judgments are asked for."""
+
+    design: str = "full"
+    """Comparisons: `full` (all pairs of a question), `blocks` (`block` responses a question, all their pairs),
+    `matching` (`rounds` balanced random perfect matchings a question), `anchor` (all against `anchor`)."""
+    orders: str = "both"
+    """`both`, or `one` (a random order each)."""
+    rounds: int = 1
+    block: int = 5
+    anchor: str | None = None
+    seed: int = 0
+
+
+@dataclass
+class RunConfig:
+    """How far a run goes and when it counts as failed."""
+
+    max_failure_rate: float = 0.02
+    """Highest share of judge-side failures, overall and for each model, before `run` exits with 1."""
+    limit: int | None = None
+    """Only the first so many questions (by id order of the corpus's hash; for trying things out)."""
+    batch_size: int = 64
+    """Judgments handed to an engine at once, and written as one part."""
+
+
+@dataclass
+class ClusterConfig:
+    """What Ray gives to a judge. Resources are named here and nowhere else."""
+
+    address: str | None = None
+    """A Ray cluster to join; by default the one that started this job, or a local one."""
+    replicas: int = 1
+    max_replicas: int | None = None
+    """With more than `replicas`, the pool grows and shrinks between the two."""
+    gpus_per_replica: float = 0.0
+    cpus_per_replica: float = 1.0
+    tensor_parallel: int = 1
+    num_cpus: int | None = None
+    """Size of a local cluster; by default this machine's."""
+    object_store_gb: float | None = None
+
+
+@dataclass
+class AnalysisConfig:
+    """Which numbers `evaluate` computes. All score and verdict rules are always computed."""
+
+    tolerances: Any = field(default_factory=lambda: [0.0, 0.05, 0.1])
+    """One list for all, or {score: [...], likelihood: [...], ppl: [...]}; in points of the scale. A score
+    tolerance may be a share of the scale's range, written as text: "5%"."""
+    k: list[int] = field(default_factory=lambda: [3, 4, 5])
+    """Sizes of the answer subsets of the non-transitivity ratio."""
+    score_rule: str = "expected"
+    """The score rule that the report puts first."""
+    verdict_rule: str = "normalised"
+    """The verdict rule that the report puts first and that rankings of verdicts use."""
+    identical: str = "exclude"
+    """Pairs of equal texts in CR and NTR: `exclude` or `include` (as ties)."""
+    on_empty: str = "exclude"
+    """Comparisons with an empty answer in rankings: `exclude`, or `lose`."""
+    confidence: float = 0.95
+    bootstrap: int = 0
+    """Bootstrap rounds for rank intervals; 0 uses the sandwich covariance."""
+    seed: int = 0
+
+
+@dataclass
+class Config:
+    """A run."""
+
+    out: str = "runs/run"
+    """The run folder: a local path or s3://…"""
+    store: str | None = None
+    """A judgment store shared by runs; by default the run folder's own."""
+    storage_options: dict[str, Any] = field(default_factory=dict)
+    """For fsspec, one set for corpus, run folder and store; credentials belong in the environment."""
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    judge: JudgeConfig | None = None
+    judges: list[JudgeConfig] = field(default_factory=list)
+    """Several judges; instead of `judge`."""
+    protocols: list[str] = field(default_factory=lambda: ["score-5", "compare"])
+    """Built-in names, or paths of YAML files."""
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
+
+    @property
+    def all_judges(self) -> list[JudgeConfig]:
+        """The judges of the run, whichever key named them; the embedded one where none did."""
+        return self.judges or [self.judge or JudgeConfig()]
+
+
+_CHOICES = {
+    "corpus.format": ("flat", "trustjudge"),
+    "judge.engine": ("vllm", "scripted"),
+    "judge.dtype": ("bfloat16", "float16", "float32"),
+    "judge.head_dtype": ("bfloat16", "float16", "float32"),
+    "judge.on_overflow": ("truncate", "fail"),
+    "plan.design": ("full", "blocks", "matching", "anchor"),
+    "plan.orders": ("both", "one"),
+    "analysis.identical": ("exclude", "include"),
+    "analysis.on_empty": ("exclude", "lose"),
+}
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A configuration and the file text it came from, with references unresolved."""
+
+    config: Config
+    unresolved_yaml: str
+    source: str
+
+
+def load(path: str | Path, overrides: list[str] | None = None) -> LoadedConfig:
+    """Read a configuration file and apply `key=value` overrides.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, a key is unknown, a value has the wrong type.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}; a configuration is a YAML file") from error
+    return loads(text, str(path), overrides)
+
+
+def loads(text: str, source: str = "configuration", overrides: list[str] | None = None) -> LoadedConfig:
+    """The same from a text; `source` names it in messages."""
+    try:
+        written = OmegaConf.create(text)
+    except Exception as error:  # yaml and omegaconf raise half a dozen unrelated classes here
+        raise ConfigError(f"{source}: not readable as YAML: {error}") from error
+    if not isinstance(written, DictConfig):
+        raise ConfigError(f"{source}: a configuration is a mapping with sections such as `corpus:`")
+    changes = _override_tree(overrides or [])
+    for tree, where in ((written, source), (changes, "override")):
+        _refuse_unknown(OmegaConf.to_container(tree, resolve=False), Config, where, "")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Config), written, changes)
+        config = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{source}: {_reason(error)}") from error
+    assert isinstance(config, Config)
+    if config.judge and config.judges:
+        raise ConfigError(f"{source}: `judge` and `judges` are both given; use one of them")
+    _refuse_bad_values(config, source)
+    unresolved = OmegaConf.to_yaml(OmegaConf.merge(written, changes), resolve=False)
+    return LoadedConfig(config, unresolved, source)
+
+
+def _override_tree(overrides: list[str]) -> DictConfig:
+    """`a.b=1` as a tree. Values are YAML, except that a leading zero keeps a value text (`007` is no 7)."""
+    tree = OmegaConf.create({})
+    for item in overrides:
+        key, sep, value = item.partition("=")
+        if not sep or not key:
+            raise ConfigError(f"override '{item}': write key=value, for example plan.block=4")
+        plain = value.strip()
+        if plain.isdigit() and len(plain) > 1 and plain.startswith("0"):
+            parsed: Any = plain
+        else:
+            try:
+                parsed = OmegaConf.create(f"v: {value}")._get_node("v") if "${" in value else OmegaConf.create(f"v: {value}").v
+            except Exception as error:
+                raise ConfigError(f"override '{item}': value is not YAML: {error}") from error
+        if isinstance(parsed, (DictConfig, ListConfig)):
+            parsed = OmegaConf.to_container(parsed, resolve=False)
+        OmegaConf.update(tree, key, parsed, force_add=True)
+    return tree
+
+
+def _refuse_unknown(tree: Any, cls: type, source: str, prefix: str) -> None:
+    known = {f.name: f for f in fields(cls)}
+    for key, value in (tree or {}).items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            where = f"{prefix[:-1]}: " if prefix else ""
+            raise ConfigError(f"{source}: {where}unknown key '{key}'{hint} {cls.__name__} has {sorted(known)}")
+        for inner, items in _nested(known[key].type, value):
+            for item in items:
+                if isinstance(item, dict):
+                    _refuse_unknown(item, inner, source, f"{prefix}{key}.")
+                elif item is not None and not isinstance(item, str):
+                    raise ConfigError(f"{source}: {prefix}{key}: got {item!r}; a mapping with {[f.name for f in fields(inner)]}")
+
+
+def _nested(kind: Any, value: Any) -> list[tuple[type, list[Any]]]:
+    """The dataclass that a field holds, if it holds one, with the values to check against it."""
+    if kind is JudgeConfig | None:
+        return [(JudgeConfig, [value])]
+    if kind == list[JudgeConfig]:
+        return [(JudgeConfig, value if isinstance(value, list) else [value])]
+    if isinstance(kind, type) and is_dataclass(kind):
+        return [(kind, [value])]
+    return []
+
+
+def _refuse_bad_values(config: Config, source: str) -> None:
+    for key, choices in _CHOICES.items():
+        section, name = key.split(".")
+        holders = config.all_judges if section == "judge" else [getattr(config, section)]
+        for holder in holders:
+            value = getattr(holder, name)
+            if value not in choices:
+                raise ConfigError(f"{source}: {key}: got {value!r}; one of {list(choices)}")
+    checks = [
+        ("corpus.paths", config.corpus.paths != [], "at least one file, folder or glob"),
+        ("run.max_failure_rate", 0 <= config.run.max_failure_rate <= 1, "a share from 0 to 1"),
+        ("run.batch_size", config.run.batch_size > 0, "1 or more"),
+        ("run.limit", config.run.limit is None or config.run.limit > 0, "1 or more, or nothing"),
+        ("plan.block", config.plan.block >= 2, "2 or more"),
+        ("plan.rounds", config.plan.rounds >= 1, "1 or more"),
+        ("plan.anchor", config.plan.design != "anchor" or config.plan.anchor is not None, "the model to compare with"),
+        ("cluster.replicas", config.cluster.replicas >= 1, "1 or more"),
+        ("analysis.confidence", 0.5 <= config.analysis.confidence < 1, "a share such as 0.95"),
+        ("analysis.k", all(3 <= k <= 8 for k in config.analysis.k), "sizes from 3 to 8"),
+        ("protocols", config.protocols != [], "at least one protocol"),
+    ]
+    for key, fine, right in checks:
+        if not fine:
+            section, _, name = key.partition(".")
+            got = getattr(config, key) if not name else getattr(getattr(config, section), name)
+            raise ConfigError(f"{source}: {key}: got {got!r}; {right}")
+    names = [judge_name(judge) for judge in config.all_judges]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{source}: judges: two are called the same in {names}; give each a `name`")
+
+
+def judge_name(judge: JudgeConfig) -> str:
+    """What a judge is called in tables: its `name`, or the last part of its model."""
+    if judge.name:
+        return judge.name
+    return "scripted" if judge.engine == "scripted" else judge.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _reason(error: OmegaConfBaseException) -> str:
+    key = getattr(error, "full_key", None)
+    first = str(error).splitlines()[0]
+    return f"{key}: {first}" if key else first

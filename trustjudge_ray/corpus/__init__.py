@@ -1,0 +1,1 @@
+"""From users' files to RESPONSES; what cannot be read goes to QUARANTINE."""

@@ -1,0 +1,1 @@
+"""What is asked, of which labels, about whom, in which tokens, and who is asked."""

@@ -1,0 +1,139 @@
+"""What every judge gives back, and how it becomes JUDGMENTS rows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol as Interface
+
+import numpy as np
+import pyarrow as pa
+
+from trustjudge_ray.identity import seed_of
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.schema import JUDGMENTS, TASKS, from_rows
+
+JUDGE_FAILURES = ("too_long", "bad_logprob", "no_label_mass", "engine_error")
+"""Statuses that say something about the judge."""
+CORPUS_FAILURES = ("empty_response", "error_marker")
+"""Statuses that say something about the corpus; counted apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a judge said about one task.
+
+    `label_logprobs` is in the protocol's label order *as shown*: in a comparison first, second, tie.
+    −inf is probability 0, None was not reported. Only read where `status` is "ok".
+    """
+
+    status: str = "ok"
+    label_logprobs: Sequence[float | None] | None = None
+    detail: str | None = None
+    cumulative_logprob: float | None = None
+    output_tokens: int | None = None
+    rationale: str | None = None
+    thinking: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    truncated: bool = False
+    rationale_cut: bool | None = None
+
+
+class Judge(Interface):
+    """Who is asked. One reading for each task, in order; a failure is a reading with a status.
+
+    An exception means that the judge itself is gone, never that one task failed.
+    """
+
+    def judge(self, tasks: pa.Table) -> list[Reading]:
+        """Read TASK_TEXTS rows (all of protocols that this judge was built with)."""
+        ...
+
+
+def judgments(
+    tasks: pa.Table, readings: Sequence[Reading], protocols: dict[str, Protocol], temperature: float = 0.0
+) -> pa.Table:
+    """Pair tasks with their readings, one to one, as JUDGMENTS.
+
+    Comparisons are turned into candidate coordinates (a better, b better, tie). Log-probabilities are
+    rounded to float32. A reading "ok" without a usable distribution becomes `bad_logprob` (a NaN) or
+    `no_label_mass` (nothing above −inf).
+
+    Raises:
+        ValueError: not as many readings as tasks.
+    """
+    rows = tasks.select([name for name in TASKS.names if name not in ("status", "detail")]).to_pylist()
+    return from_rows(
+        [_row(task, r, protocols[task["protocol"]], temperature) for task, r in zip(rows, readings, strict=True)],
+        JUDGMENTS,
+    )
+
+
+def preset_judgments(tasks: pa.Table) -> pa.Table:
+    """JUDGMENTS for tasks whose status is known without a judge.
+
+    `identical` (two equal answers) is a certain tie: log-probabilities (−inf, −inf, 0), mass 1, emitted `tie`.
+    """
+    rows = []
+    for task in tasks.select(TASKS.names).to_pylist():
+        if task["status"] == "identical":
+            task |= {"label_logprobs": [-math.inf, -math.inf, 0.0], "label_mass": 1.0, "emitted": "tie"}
+        rows.append(task | {"truncated": False})
+    return from_rows(rows, JUDGMENTS)
+
+
+def _row(task: dict, reading: Reading, protocol: Protocol, temperature: float) -> dict:
+    status, detail, logprobs = reading.status, reading.detail, reading.label_logprobs
+    row = task | {
+        "rationale": reading.rationale,
+        "thinking": reading.thinking,
+        "prompt_tokens": reading.prompt_tokens,
+        "cached_tokens": reading.cached_tokens,
+        "truncated": reading.truncated,
+        "rationale_cut": reading.rationale_cut,
+    }
+    if status == "ok":
+        status, detail = _distribution_status(logprobs, protocol)
+    if status != "ok" or logprobs is None:
+        return row | {"status": status, "detail": detail}
+    swap = protocol.kind == "compare" and task["order"] == "BA"
+    stored = [None if x is None else float(np.float32(x)) for x in logprobs]
+    if swap:
+        stored[0], stored[1] = stored[1], stored[0]
+    mass = float(sum(math.exp(x) for x in stored if x is not None))
+    index = draw_label(stored, seed_of(task["task_id"]), temperature)
+    cumulative, tokens = reading.cumulative_logprob, reading.output_tokens
+    if reading.rationale is None and cumulative is None:
+        cumulative, tokens = stored[index], tokens or 1
+    return row | {
+        "label_logprobs": stored,
+        "label_mass": mass,
+        "emitted": protocol.emitted_names[index],
+        "cumulative_logprob": cumulative,
+        "output_tokens": tokens,
+        "status": "ok",
+        "detail": detail,
+    }
+
+
+def _distribution_status(logprobs: Sequence[float | None] | None, protocol: Protocol) -> tuple[str, str | None]:
+    if logprobs is None or len(logprobs) != len(protocol.label_texts):
+        got = "none" if logprobs is None else str(len(logprobs))
+        return "engine_error", f"{got} label log-probabilities for {len(protocol.label_texts)} labels"
+    listed = [x for x in logprobs if x is not None]
+    if any(math.isnan(x) for x in listed):
+        return "bad_logprob", "a label's log-probability is NaN"
+    if not any(x > -math.inf for x in listed):
+        return "no_label_mass", "no label has any probability"
+    return "ok", None
+
+
+def draw_label(logprobs: Sequence[float | None], seed: int, temperature: float) -> int:
+    """The index of the judge's own choice: the most probable label (the lowest index on ties), or, at a
+    temperature above 0, one drawn from the distribution over the labels at that temperature, seeded."""
+    values = np.array([-np.inf if x is None else x for x in logprobs])
+    if temperature <= 0:
+        return int(np.argmax(values))
+    scaled = (values - values.max()) / temperature
+    weights = np.exp(scaled)
+    return int(np.random.default_rng(seed).choice(len(values), p=weights / weights.sum()))

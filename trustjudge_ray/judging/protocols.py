@@ -1,0 +1,243 @@
+"""What a judge is asked: kind, labels, texts and worked examples, read from a YAML file.
+
+The file is read as plain YAML in which every scalar stays the text that was written: no interpolation,
+and `Yes` stays a word. Slots are filled literally, because answers contain braces.
+"""
+
+import re
+from dataclasses import asdict, dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from trustjudge_ray.identity import content_hash
+
+SLOTS = ("question", "conversation", "answer", "answer_a", "answer_b", "reference")
+_SLOT = re.compile(r"\{(" + "|".join(SLOTS) + r")\}")
+_KEYS = {"name", "kind", "labels", "system", "user", "examples", "opener", "closer"}
+_COMPARE_LABELS = ("first", "second", "tie")
+
+
+class ProtocolError(ValueError):
+    """A protocol cannot be used: names the file, the key, what it got and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A worked example: the texts of its slots, and the label that is right (its text)."""
+
+    slots: dict[str, str]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How one kind of judgment is asked for and read.
+
+    Attributes:
+        label_texts: what the judge may say, in the protocol's order: numbers from low to high, any list
+            of texts, or for a comparison first, second, tie.
+        opener, closer: the verdict is read between them.
+    """
+
+    name: str
+    kind: Literal["score", "compare"]
+    label_texts: tuple[str, ...]
+    system: str
+    user: str
+    examples: tuple[Example, ...]
+    opener: str
+    closer: str
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The numbers that the labels of a score stand for: their own, or 1 … K where they are words."""
+        try:
+            return tuple(float(text) for text in self.label_texts)
+        except ValueError:
+            return tuple(float(i + 1) for i in range(len(self.label_texts)))
+
+    @property
+    def emitted_names(self) -> tuple[str, ...]:
+        """How JUDGMENTS.emitted names the labels: their texts, or `a`, `b`, `tie`."""
+        return ("a", "b", "tie") if self.kind == "compare" else self.label_texts
+
+    @property
+    def hash(self) -> str:
+        """32 hex digits over everything that the judge reads and how it is read."""
+        return content_hash(asdict(self))
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The slots that the user text has, in order."""
+        return tuple(match.group(1) for match in _SLOT.finditer(self.system + self.user))
+
+
+def builtin_names() -> list[str]:
+    """The protocols that come with the package."""
+    folder = resources.files("trustjudge_ray") / "protocols"
+    return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml"))
+
+
+def load(name_or_path: str) -> Protocol:
+    """A built-in protocol by name, or a user's own by path.
+
+    Raises:
+        ProtocolError: there is none of that name, or the file is not a protocol.
+    """
+    if name_or_path in builtin_names():
+        text = (resources.files("trustjudge_ray") / "protocols" / f"{name_or_path}.yaml").read_text("utf-8")
+        return parse(text, name_or_path)
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise ProtocolError(f"protocol '{name_or_path}': no such file, and not one of {builtin_names()}")
+    return parse(path.read_text("utf-8"), str(path))
+
+
+def parse(text: str, source: str = "protocol") -> Protocol:
+    """A protocol from the text of its file; `source` names it in messages."""
+    try:
+        tree = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - BaseLoader builds texts only
+    except yaml.YAMLError as error:
+        raise ProtocolError(f"{source}: not readable as YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise ProtocolError(f"{source}: a protocol is a mapping with {sorted(_KEYS)}")
+    unknown = sorted(set(tree) - _KEYS)
+    if unknown:
+        raise ProtocolError(f"{source}: unknown key '{unknown[0]}'; a protocol has {sorted(_KEYS)}")
+    for key in ("name", "kind", "labels", "user", "opener"):
+        if not tree.get(key):
+            raise ProtocolError(f"{source}: '{key}' is missing")
+    if tree["kind"] not in ("score", "compare"):
+        raise ProtocolError(f"{source}: kind: got '{tree['kind']}'; one of score, compare")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", tree["name"]):
+        raise ProtocolError(f"{source}: name: got '{tree['name']}'; letters, digits, '.', '_' and '-'")
+    protocol = Protocol(
+        name=tree["name"],
+        kind=tree["kind"],
+        label_texts=_labels(tree["labels"], tree["kind"], source),
+        system=tree.get("system") or "",
+        user=tree["user"],
+        examples=(),
+        opener=tree["opener"],
+        closer=tree.get("closer") or "",
+    )
+    _check_slots(protocol, source)
+    examples = tuple(_example(e, protocol, f"{source}: examples[{i}]") for i, e in enumerate(tree.get("examples") or []))
+    return replace(protocol, examples=examples)
+
+
+def to_yaml(protocol: Protocol) -> str:
+    """The protocol as a file that `parse` reads back to an equal one."""
+    compare = protocol.kind == "compare"
+    labels: Any = dict(zip(_COMPARE_LABELS, protocol.label_texts, strict=True)) if compare else list(protocol.label_texts)
+    to_label = dict(zip(protocol.label_texts, _COMPARE_LABELS, strict=True)) if compare else {}
+    tree = {
+        "name": protocol.name,
+        "kind": protocol.kind,
+        "labels": labels,
+        "system": protocol.system,
+        "user": protocol.user,
+        "examples": [e.slots | {"label": to_label.get(e.label, e.label)} for e in protocol.examples],
+        "opener": protocol.opener,
+        "closer": protocol.closer,
+    }
+    return yaml.safe_dump(tree, allow_unicode=True, sort_keys=False, width=100)
+
+
+def fill(template: str, slots: dict[str, str]) -> str:
+    """Fill slots literally, once: text that was filled in is never looked at again."""
+    return _SLOT.sub(lambda match: slots[match.group(1)], template)
+
+
+def pieces(template: str) -> list[tuple[bool, str]]:
+    """The template cut at its slots: (is_slot, literal text or slot name) in order, empty literals left out."""
+    parts, end = [], 0
+    for match in _SLOT.finditer(template):
+        parts += [(False, template[end : match.start()]), (True, match.group(1))]
+        end = match.end()
+    parts.append((False, template[end:]))
+    return [part for part in parts if part[0] or part[1]]
+
+
+def task_slots(protocol: Protocol, task: dict) -> dict[str, str]:
+    """The text of every slot for one TASK_TEXTS row, in the order in which the answers are shown."""
+    users = [m["content"] for m in task["messages"] if m["role"] == "user"]
+    slots = {
+        "question": users[-1] if users else "",
+        "conversation": conversation(task["messages"], []),
+        "reference": task["reference"] or "",
+    }
+    shown = [task["replies_a"]] if task["replies_b"] is None else [task["replies_a"], task["replies_b"]]
+    if task["order"] == "BA":
+        shown.reverse()
+    names = ["answer"] if protocol.kind == "score" else ["answer_a", "answer_b"]
+    return slots | {name: reply_text(replies) for name, replies in zip(names, shown, strict=True)}
+
+
+def reply_text(replies: list[str]) -> str:
+    """A response as one text: its only turn as it is, several turns one after the other, numbered."""
+    if len(replies) == 1:
+        return replies[0]
+    return "\n\n".join(f"[Turn {i}]\n{reply}" for i, reply in enumerate(replies, 1))
+
+
+def conversation(messages: list[dict], replies: list[str]) -> str:
+    """The turns up to the answer, each under its role."""
+    turns = [f"[{m['role']}]\n{m['content']}" for m in messages]
+    return "\n\n".join(turns + [f"[assistant]\n{reply}" for reply in replies])
+
+
+def _labels(given: Any, kind: str, source: str) -> tuple[str, ...]:
+    if kind == "compare":
+        if not isinstance(given, dict) or tuple(given) != _COMPARE_LABELS:
+            raise ProtocolError(f"{source}: labels: a comparison has {{first: …, second: …, tie: …}}, got {given!r}")
+        texts = tuple(given.values())
+    elif isinstance(given, str):
+        if not given.isdigit() or not 2 <= int(given) <= 1000:
+            raise ProtocolError(f"{source}: labels: got {given!r}; a number of points such as 5, or a list of texts")
+        texts = tuple(str(i) for i in range(1, int(given) + 1))
+    else:
+        texts = tuple(given)
+    if not all(isinstance(t, str) and t.strip() for t in texts) or len(set(texts)) < max(len(texts), 2):
+        raise ProtocolError(f"{source}: labels: got {given!r}; at least two different texts, none of them blank")
+    return texts
+
+
+def _check_slots(protocol: Protocol, source: str) -> None:
+    wanted = ("answer",) if protocol.kind == "score" else ("answer_a", "answer_b")
+    for name in wanted:
+        if protocol.user.count("{" + name + "}") != 1:
+            raise ProtocolError(f"{source}: user: needs the slot {{{name}}} exactly once")
+    other = {"answer", "answer_a", "answer_b"} - set(wanted)
+    wrong = sorted(other & set(protocol.slots))
+    if wrong:
+        raise ProtocolError(f"{source}: user: slot {{{wrong[0]}}} does not belong to kind {protocol.kind}")
+    parts = pieces(protocol.user)
+    for (is_slot, text), (next_is_slot, name) in zip(parts, parts[1:], strict=False):
+        if next_is_slot and (is_slot or not text.endswith("\n")):
+            raise ProtocolError(f"{source}: user: the text before {{{name}}} must end in a newline")
+    if any(is_slot for is_slot, _ in pieces(protocol.system)):
+        raise ProtocolError(f"{source}: system: slots belong in the user text")
+
+
+def _example(given: Any, protocol: Protocol, source: str) -> Example:
+    if not isinstance(given, dict) or "label" not in given:
+        raise ProtocolError(f"{source}: an example is a mapping of the slots' texts and a label")
+    slots = {key: value.strip("\n") for key, value in given.items() if key != "label"}
+    missing = sorted(set(protocol.slots) - set(slots))
+    if missing:
+        raise ProtocolError(f"{source}: no text for the slot '{missing[0]}'")
+    unknown = sorted(set(slots) - set(protocol.slots))
+    if unknown:
+        raise ProtocolError(f"{source}: '{unknown[0]}' is not a slot of the user text, which has {list(protocol.slots)}")
+    label = given["label"]
+    if protocol.kind == "compare":
+        if label not in _COMPARE_LABELS:
+            raise ProtocolError(f"{source}: label: got {label!r}; one of {list(_COMPARE_LABELS)}")
+        label = protocol.label_texts[_COMPARE_LABELS.index(label)]
+    if label not in protocol.label_texts:
+        raise ProtocolError(f"{source}: label: got {label!r}; one of the protocol's labels")
+    return Example(slots, label)

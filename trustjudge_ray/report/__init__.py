@@ -1,0 +1,1 @@
+"""From the tables of a run folder to what a person reads."""
