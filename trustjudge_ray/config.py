@@ -26,7 +26,14 @@ class CorpusConfig:
     format: str = "flat"
     """`flat` (one row a response) or `trustjudge` (one row a question, answers nested)."""
     fields: dict[str, str] = field(default_factory=dict)
-    """Our field names to the file's, e.g. {question_id: id, response: r}; a value that starts with `=` is a constant."""
+    """Our field names to the file's, as {question_id: id, response: r}; a value that starts with `=` is a constant."""
+    error_markers: list[str] = field(
+        default_factory=lambda: [
+            "$ERROR$",
+            "**NETWORK ERROR DUE TO HIGH TRAFFIC. PLEASE REGENERATE OR REFRESH THIS PAGE.**",
+        ]
+    )
+    """Texts that stand for an answer that was never given; such answers are not judged."""
 
 
 @dataclass
@@ -210,6 +217,21 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
     return LoadedConfig(config, unresolved, source)
 
 
+def load_analysis(text: str, source: str, overrides: list[str]) -> AnalysisConfig:
+    """Only the `analysis` section of a configuration text: the rest may refer to another machine's environment."""
+    written = OmegaConf.create(text)
+    section = written.get("analysis") if isinstance(written, DictConfig) else None
+    kept = OmegaConf.create({"analysis": section or {}, "corpus": {"paths": ["-"]}})
+    return loads(OmegaConf.to_yaml(kept, resolve=False), source, overrides).config.analysis
+
+
+def storage_options(overrides: list[str]) -> dict[str, Any]:
+    """The `storage_options` among overrides, for commands that have a run folder and no configuration file."""
+    section = _override_tree(overrides).get("storage_options")
+    found = OmegaConf.to_container(section, resolve=True) if section is not None else {}
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+
+
 def _override_tree(overrides: list[str]) -> DictConfig:
     """`a.b=1` as a tree. Values are YAML, except that a leading zero keeps a value text (`007` is no 7)."""
     tree = OmegaConf.create({})
@@ -222,7 +244,11 @@ def _override_tree(overrides: list[str]) -> DictConfig:
             parsed: Any = plain
         else:
             try:
-                parsed = OmegaConf.create(f"v: {value}")._get_node("v") if "${" in value else OmegaConf.create(f"v: {value}").v
+                parsed = (
+                    OmegaConf.create(f"v: {value}")._get_node("v")
+                    if "${" in value
+                    else OmegaConf.create(f"v: {value}").v
+                )
             except Exception as error:
                 raise ConfigError(f"override '{item}': value is not YAML: {error}") from error
         if isinstance(parsed, (DictConfig, ListConfig)):
@@ -236,7 +262,7 @@ def _refuse_unknown(tree: Any, cls: type, source: str, prefix: str) -> None:
     for key, value in (tree or {}).items():
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
+            hint = f"; did you mean '{near[0]}'?" if near else ";"
             where = f"{prefix[:-1]}: " if prefix else ""
             raise ConfigError(f"{source}: {where}unknown key '{key}'{hint} {cls.__name__} has {sorted(known)}")
         for inner, items in _nested(known[key].type, value):
@@ -244,12 +270,14 @@ def _refuse_unknown(tree: Any, cls: type, source: str, prefix: str) -> None:
                 if isinstance(item, dict):
                     _refuse_unknown(item, inner, source, f"{prefix}{key}.")
                 elif item is not None and not isinstance(item, str):
-                    raise ConfigError(f"{source}: {prefix}{key}: got {item!r}; a mapping with {[f.name for f in fields(inner)]}")
+                    raise ConfigError(
+                        f"{source}: {prefix}{key}: got {item!r}; a mapping with {[f.name for f in fields(inner)]}"
+                    )
 
 
 def _nested(kind: Any, value: Any) -> list[tuple[type, list[Any]]]:
     """The dataclass that a field holds, if it holds one, with the values to check against it."""
-    if kind is JudgeConfig | None:
+    if kind == JudgeConfig | None:
         return [(JudgeConfig, [value])]
     if kind == list[JudgeConfig]:
         return [(JudgeConfig, value if isinstance(value, list) else [value])]
@@ -284,6 +312,12 @@ def _refuse_bad_values(config: Config, source: str) -> None:
             section, _, name = key.partition(".")
             got = getattr(config, key) if not name else getattr(getattr(config, section), name)
             raise ConfigError(f"{source}: {key}: got {got!r}; {right}")
+    for judge in config.all_judges:
+        if judge.engine == "scripted" and not judge_name(judge).startswith("scripted"):
+            raise ConfigError(
+                f"{source}: judge.name: got {judge.name!r}; a scripted judge's name starts with 'scripted', "
+                "so that no table takes it for a model"
+            )
     names = [judge_name(judge) for judge in config.all_judges]
     if len(set(names)) < len(names):
         raise ConfigError(f"{source}: judges: two are called the same in {names}; give each a `name`")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol as Interface
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from trustjudge_ray.identity import seed_of
@@ -16,6 +17,18 @@ JUDGE_FAILURES = ("too_long", "bad_logprob", "no_label_mass", "engine_error")
 """Statuses that say something about the judge."""
 CORPUS_FAILURES = ("empty_response", "error_marker")
 """Statuses that say something about the corpus; counted apart."""
+
+
+class JudgeError(RuntimeError):
+    """A judge cannot be used: names the judge, what it answered, and what would be right."""
+
+
+class JudgeGone(RuntimeError):
+    """The engine behind a judge has died; the process that holds it must end so that it is started anew."""
+
+
+class RunError(RuntimeError):
+    """A run cannot go on: says what failed and what to do. What was judged before is saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +150,32 @@ def draw_label(logprobs: Sequence[float | None], seed: int, temperature: float) 
     scaled = (values - values.max()) / temperature
     weights = np.exp(scaled)
     return int(np.random.default_rng(seed).choice(len(values), p=weights / weights.sum()))
+
+
+def failures_over(judgments: pl.DataFrame, limit: float) -> list[str]:
+    """Where the share of judge-side failures is over `limit`: overall and for each model, in words.
+
+    The share is taken over the judgments that a judge was asked for: ok or failed on its side. Corpus-side
+    failures (an empty answer) are not the judge's and are left out.
+    """
+    asked = judgments.filter(pl.col("status").is_in(["ok", *JUDGE_FAILURES]))
+    failed = pl.col("status") != "ok"
+    sides = [asked.select("judge", model=pl.col(side), failed=failed) for side in ("model_a", "model_b")]
+    models = pl.concat(sides).drop_nulls("model")
+    shares = [
+        (f"judge {judge}", failures, cases)
+        for judge, failures, cases in _shares(asked.select("judge", failed=failed), ["judge"])
+    ]
+    shares += [
+        (f"judge {j}, model {m}", failures, cases) for j, m, failures, cases in _shares(models, ["judge", "model"])
+    ]
+    return [
+        f"{who}: {failures} of {cases} judgments failed ({failures / cases:.1%}), over run.max_failure_rate "
+        f"{limit:.1%}; everything that succeeded is saved"
+        for who, failures, cases in shares
+        if failures / cases > limit
+    ]
+
+
+def _shares(rows: pl.DataFrame, by: list[str]) -> list[tuple]:
+    return rows.group_by(by).agg(pl.col("failed").sum(), pl.len()).sort(by).rows()

@@ -7,6 +7,7 @@ and `Yes` stays a word. Slots are filled literally, because answers contain brac
 import re
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,7 +100,7 @@ def load(name_or_path: str) -> Protocol:
 def parse(text: str, source: str = "protocol") -> Protocol:
     """A protocol from the text of its file; `source` names it in messages."""
     try:
-        tree = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - BaseLoader builds texts only
+        tree = yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
         raise ProtocolError(f"{source}: not readable as YAML: {error}") from error
     if not isinstance(tree, dict):
@@ -125,14 +126,18 @@ def parse(text: str, source: str = "protocol") -> Protocol:
         closer=tree.get("closer") or "",
     )
     _check_slots(protocol, source)
-    examples = tuple(_example(e, protocol, f"{source}: examples[{i}]") for i, e in enumerate(tree.get("examples") or []))
+    examples = tuple(
+        _example(e, protocol, f"{source}: examples[{i}]") for i, e in enumerate(tree.get("examples") or [])
+    )
     return replace(protocol, examples=examples)
 
 
 def to_yaml(protocol: Protocol) -> str:
     """The protocol as a file that `parse` reads back to an equal one."""
     compare = protocol.kind == "compare"
-    labels: Any = dict(zip(_COMPARE_LABELS, protocol.label_texts, strict=True)) if compare else list(protocol.label_texts)
+    labels: Any = (
+        dict(zip(_COMPARE_LABELS, protocol.label_texts, strict=True)) if compare else list(protocol.label_texts)
+    )
     to_label = dict(zip(protocol.label_texts, _COMPARE_LABELS, strict=True)) if compare else {}
     tree = {
         "name": protocol.name,
@@ -163,10 +168,13 @@ def pieces(template: str) -> list[tuple[bool, str]]:
 
 
 def task_slots(protocol: Protocol, task: dict) -> dict[str, str]:
-    """The text of every slot for one TASK_TEXTS row, in the order in which the answers are shown."""
+    """The text of every slot for one TASK_TEXTS row, in the order in which the answers are shown.
+
+    `question` is what the user asked: the only turn as it is, several turns numbered like those of a reply.
+    """
     users = [m["content"] for m in task["messages"] if m["role"] == "user"]
     slots = {
-        "question": users[-1] if users else "",
+        "question": reply_text(users) if users else "",
         "conversation": conversation(task["messages"], []),
         "reference": task["reference"] or "",
     }
@@ -216,7 +224,7 @@ def _check_slots(protocol: Protocol, source: str) -> None:
     if wrong:
         raise ProtocolError(f"{source}: user: slot {{{wrong[0]}}} does not belong to kind {protocol.kind}")
     parts = pieces(protocol.user)
-    for (is_slot, text), (next_is_slot, name) in zip(parts, parts[1:], strict=False):
+    for (is_slot, text), (next_is_slot, name) in pairwise(parts):
         if next_is_slot and (is_slot or not text.endswith("\n")):
             raise ProtocolError(f"{source}: user: the text before {{{name}}} must end in a newline")
     if any(is_slot for is_slot, _ in pieces(protocol.system)):
@@ -232,7 +240,9 @@ def _example(given: Any, protocol: Protocol, source: str) -> Example:
         raise ProtocolError(f"{source}: no text for the slot '{missing[0]}'")
     unknown = sorted(set(slots) - set(protocol.slots))
     if unknown:
-        raise ProtocolError(f"{source}: '{unknown[0]}' is not a slot of the user text, which has {list(protocol.slots)}")
+        raise ProtocolError(
+            f"{source}: '{unknown[0]}' is not a slot of the user text, which has {list(protocol.slots)}"
+        )
     label = given["label"]
     if protocol.kind == "compare":
         if label not in _COMPARE_LABELS:

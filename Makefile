@@ -1,0 +1,44 @@
+# make demo ARGS="key=value …"   make test ARGS="-m 'not engine' tests/test_x.py"   make install PYTHON=…
+SHELL := /bin/bash
+VENV := .venv/bin
+ARGS ?=
+export PYTHON TORCH_INDEX
+
+# Where a run started with $(1) as its default writes, `out=…` in ARGS winning.
+out = $(or $(patsubst out=%,%,$(filter out=%,$(ARGS))),$(1))
+
+.PHONY: help install demo audit test lint clean lock
+
+help:
+	@echo 'make install   .venv from requirements/cpu.lock, and the project in it'
+	@echo 'make demo      judges the shipped corpus with a small real model on the CPU; writes runs/demo/report.html'
+	@echo 'make audit     can that judge be trusted? writes runs/audit'
+	@echo 'make test      all tests that this machine can run'
+	@echo 'make lint      ruff and mypy'
+	@echo 'make clean     removes .venv, runs/ and caches'
+	@echo 'make lock      writes requirements/cpu.lock anew'
+
+install:
+	@scripts/install.sh
+
+demo: install
+	$(VENV)/trustjudge run configs/demo.yaml $(ARGS)
+	@echo 'Report: $(call out,runs/demo)/report.html'
+
+audit: install
+	$(VENV)/trustjudge audit configs/audit.yaml $(ARGS)
+
+test: install
+	$(VENV)/python -m pytest $(ARGS)
+
+lint: install
+	@status=0; for check in 'ruff check .' 'ruff format --check .' mypy; do \
+	    echo "$$check"; $(VENV)/$$check || status=1; \
+	done; exit $$status
+
+clean:
+	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -path ./.git -prune -o -type d \( -name __pycache__ -o -name .hypothesis \) -prune -exec rm -rf {} +
+
+lock: install
+	$(VENV)/python scripts/lock.py

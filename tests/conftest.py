@@ -1,0 +1,16 @@
+"""Order of the suite (quick tests first), and the parts that it starts once."""
+
+import pytest
+
+pytest_plugins = ["engine_fixtures", "cluster_fixtures", "s3_fixtures"]
+
+_LAST = ("ray", "engine", "s3", "demo")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first, then those that need Ray, a real engine, an S3 server, the whole demo."""
+
+    def weight(item: pytest.Item) -> int:
+        return max((i + 1 for i, name in enumerate(_LAST) if item.get_closest_marker(name)), default=0)
+
+    items.sort(key=weight)

@@ -1,0 +1,68 @@
+"""Reads which module imports what, and which imports the layers of the design do not allow."""
+
+import ast
+from pathlib import Path
+
+HEAVY = {
+    "ray": {"pipeline"},
+    "vllm": {"judging.vllm_engine"},
+    "torch": {"judging.embedded"},
+    "transformers": {"judging.vllm_engine", "judging.embedded"},
+    "fsspec": {"storage", "store", "corpus.reader"},
+    "s3fs": {"storage", "store", "corpus.reader"},
+}
+"""Outside libraries and the only modules that may import them, lazily or not."""
+
+PURE = (
+    "schema",
+    "identity",
+    "corpus.formats",
+    "corpus.objects",
+    "corpus.values",
+    "corpus.duplicates",
+    "judging.protocols",
+    "judging.labels",
+    "judging.plan",
+)
+PURE += ("judging.prompts", "judging.base", "analysis.", "imports.", "report.")
+CLOCK_AND_CHANCE = {"time", "datetime", "random", "os", "subprocess", "socket"}
+ALLOWED = {"judging.plan": {"random"}}
+"""`judging.plan` draws designs from a generator seeded by the plan's own seed."""
+
+EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}
+EDGES |= {"judging.vllm_engine", "judging.embedded"}
+
+
+def imports_of(source: str) -> set[str]:
+    """The dotted names that a module's source imports anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def violations(sources: dict[str, str]) -> list[str]:
+    """What the layers do not allow, in words. `sources` maps module names within the package to their text."""
+    wrong = []
+    for module, text in sorted(sources.items()):
+        names = imports_of(text)
+        tops = {name.split(".")[0] for name in names}
+        for library, where in HEAVY.items():
+            if library in tops and module not in where:
+                wrong.append(f"{module} imports {library}, which belongs to {sorted(where)}")
+        if module.startswith(PURE):
+            wrong += [f"{module} imports {n}" for n in sorted(tops & CLOCK_AND_CHANCE - ALLOWED.get(module, set()))]
+            ours = {name.removeprefix("trustjudge_ray.") for name in names if name.startswith("trustjudge_ray.")}
+            wrong += [f"{module} is pure and imports the edge {edge}" for edge in sorted(ours & EDGES)]
+    return wrong
+
+
+def package_sources() -> dict[str, str]:
+    """Every module of the package by its name within it."""
+    root = Path(__file__).parent.parent / "trustjudge_ray"
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts): path.read_text("utf-8") for path in root.rglob("*.py")
+    }

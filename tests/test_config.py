@@ -1,0 +1,70 @@
+import pytest
+
+from trustjudge_ray import config
+
+SMALL = "corpus: {format: flat, paths: [a.jsonl]}\n"
+
+
+def test_a_file_with_only_a_corpus_is_a_configuration():
+    loaded = config.loads(SMALL)
+    assert loaded.config.all_judges[0].model == "embedded"
+    assert loaded.config.protocols == ["score-5", "compare"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("corpus: {paths: [a], pats: 1}", r"corpus: unknown key 'pats'; did you mean 'paths'\?"),
+        (SMALL + "judge: {temprature: 1}", r"judge: unknown key 'temprature'; did you mean 'temperature'\?"),
+        (SMALL + "judges: [{modl: x}]", r"judges: unknown key 'modl'"),
+        (SMALL + "run: {limit: many}", r"run\.limit: Value 'many'"),
+        ("corpus: {format: csv, paths: [a]}", r"corpus\.format: got 'csv'; one of \['flat', 'trustjudge'\]"),
+        ("out: x", r"corpus\.paths: got \[\]; at least one"),
+        (SMALL + "run: {max_failure_rate: 2}", r"run\.max_failure_rate: got 2\.0; a share from 0 to 1"),
+        (SMALL + "plan: {design: anchor}", r"plan\.anchor: got None"),
+        (SMALL + "judge: {engine: scripted, name: GPT-5}", "a scripted judge's name starts with 'scripted'"),
+        (SMALL + "judges: [{model: a/x}, {model: b/x}]", r"two are called the same in \['x', 'x'\]"),
+        (SMALL + "judge: {model: a}\njudges: [{model: b}]", "`judge` and `judges` are both given"),
+        ("- just a list", "a configuration is a mapping"),
+        ("a: [", "not readable as YAML"),
+        (SMALL + "judge: 5", r"judge: got 5; a mapping with"),
+    ],
+)
+def test_a_wrong_configuration_is_one_message_that_names_the_key(text, message):
+    with pytest.raises(config.ConfigError, match=message):
+        config.loads(text, "my.yaml")
+
+
+def test_overrides_change_values_and_keep_leading_zeros():
+    loaded = config.loads(
+        SMALL, overrides=["run.limit=3", "analysis.tolerances=[0,0.5]", "judge.name=007", "corpus.fields={model: =x}"]
+    )
+    assert loaded.config.run.limit == 3
+    assert loaded.config.analysis.tolerances == [0, 0.5]
+    assert loaded.config.judge.name == "007"
+    assert loaded.config.corpus.fields == {"model": "=x"}
+
+
+@pytest.mark.parametrize("override", ["run.limit", "=3", "run.limt=3"])
+def test_a_wrong_override_is_refused(override):
+    with pytest.raises(config.ConfigError):
+        config.loads(SMALL, overrides=[override])
+
+
+def test_a_secret_from_the_environment_is_used_and_never_kept(monkeypatch):
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    loaded = config.loads(SMALL + "storage_options: {secret: '${oc.env:MY_SECRET}'}\n")
+    assert loaded.config.storage_options["secret"] == "hunter2"
+    assert "hunter2" not in loaded.unresolved_yaml
+    assert "${oc.env:MY_SECRET}" in loaded.unresolved_yaml
+
+
+def test_evaluate_needs_no_secret_of_the_machine_that_judged():
+    text = SMALL + "storage_options: {secret: '${oc.env:NOT_SET_ANYWHERE}'}\nanalysis: {k: [3]}\n"
+    settings = config.load_analysis(text, "config.yaml", ["analysis.tolerances=[0.5]"])
+    assert (settings.k, settings.tolerances) == ([3], [0.5])
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(config.ConfigError, match=r"nowhere\.yaml"):
+        config.load("nowhere.yaml")

@@ -1,0 +1,129 @@
+"""Battles as LMArena's tables have them, and the files on which naive rankings fail."""
+
+import io
+import json
+import math
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from shared_inputs import shared
+
+from trustjudge_ray.imports import ImportFileError, battles
+
+A, B, TIE = [0.0, -math.inf, -math.inf], [-math.inf, 0.0, -math.inf], [-math.inf, -math.inf, 0.0]
+
+
+def lines(*rows):
+    return io.BytesIO("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def imported(name, stream, judge=None):
+    found = battles.read({name: stream}, judge)
+    return [row for table in found.judgments for row in table.to_pylist()], found.quarantine.to_pylist()
+
+
+def battle(model_a, model_b, winner, **more):
+    return {"model_a": model_a, "model_b": model_b, "winner": winner, **more}
+
+
+def test_who_won_does_not_depend_on_who_was_shown_first():
+    rows, _ = imported("b.jsonl", lines(battle("x", "y", "model_a", id=1), battle("y", "x", "model_a", id=2)))
+    assert [(r["response_a"], r["response_b"], r["order"], r["emitted"], r["label_logprobs"]) for r in rows] == [
+        ("x", "y", "AB", "a", A),
+        ("x", "y", "BA", "b", B),
+    ]
+    assert {(r["protocol"], r["judge"], r["kind"], r["label_mass"], r["status"]) for r in rows} == {
+        ("battles", "human", "compare", 1.0, "ok")
+    }
+
+
+@pytest.mark.parametrize("word", ["tie", "tie (bothbad)", "bothbad", "both_bad"])
+def test_every_known_word_for_a_tie_is_one(word):
+    rows, _ = imported("b.jsonl", lines(battle("x", "y", word)))
+    assert (rows[0]["emitted"], rows[0]["label_logprobs"]) == ("tie", TIE)
+
+
+@pytest.mark.parametrize("word, said", [("TIE", "'TIE'"), (None, "nothing"), ("model_A", "'model_A'"), (1, "'1'")])
+def test_an_unknown_outcome_stops_the_import_and_names_line_and_words(word, said):
+    with pytest.raises(ImportFileError) as error:
+        imported("b.jsonl", lines(battle("x", "y", "tie"), battle("x", "y", word)))
+    assert str(error.value).startswith(f"b.jsonl, line 2: winner: got {said}; one of model_a, model_b, tie")
+
+
+def test_the_file_with_odd_labels_is_refused_at_its_third_line():
+    with pytest.raises(ImportFileError, match="line 3: winner: got 'TIE'"):
+        imported("odd.jsonl", shared("inputs/rankings/rank_odd_labels.jsonl").open("rb"))
+
+
+def test_rows_repeated_three_times_are_votes_cast_once():
+    rows, quarantine = imported("t.jsonl", shared("inputs/rankings/rank_tripled.jsonl").open("rb"))
+    assert [(r["question_id"], r["emitted"]) for r in rows] == [("1", "a"), ("2", "b")]
+    assert [(q["line"], q["reason"]) for q in quarantine] == [(n, "duplicate_row") for n in (2, 3, 5, 6)]
+
+
+def test_equal_rows_without_an_id_are_battles_of_their_own():
+    rows, quarantine = imported("b.jsonl", lines(*[battle("x", "y", "model_a")] * 3))
+    assert [r["question_id"] for r in rows] == ["b.jsonl:1", "b.jsonl:2", "b.jsonl:3"]
+    assert len({r["task_id"] for r in rows}) == 3
+    assert quarantine == []
+
+
+def test_two_people_on_one_question_are_samples_of_one_judge():
+    rows, _ = imported(
+        "b.jsonl",
+        lines(
+            battle("x", "y", "model_a", question_id=81, judge="author_2", turn=1),
+            battle("x", "y", "model_b", question_id=81, judge="expert_17", turn=1),
+            battle("x", "y", "tie", question_id=81, judge="gpt4_pair", turn=1),
+        ),
+    )
+    assert [(r["judge"], r["sample"], r["emitted"]) for r in rows] == [
+        ("human", 0, "a"),
+        ("human", 1, "b"),
+        ("gpt4_pair", 0, "tie"),
+    ]
+
+
+def test_a_model_cannot_meet_itself():
+    rows, quarantine = imported("b.jsonl", lines(battle("x", "x", "tie"), battle("x", "y", "tie")))
+    assert [r["question_id"] for r in rows] == ["b.jsonl:2"]
+    assert [(q["line"], q["reason"]) for q in quarantine] == [(1, "same_model")]
+
+
+def test_a_row_without_a_model_and_a_line_that_is_no_json_are_named():
+    stream = io.BytesIO(b'{"model_a": "x", "winner": "tie"}\n{"model_a": \n' + lines(battle("x", "y", "tie")).read())
+    rows, quarantine = imported("b.jsonl", stream)
+    assert len(rows) == 1
+    assert [(q["line"], q["reason"]) for q in quarantine] == [(1, "missing_field"), (2, "invalid_json")]
+
+
+def test_csv_with_three_outcome_columns_and_long_conversations():
+    text = "id,model_a,model_b,prompt,winner_model_a,winner_model_b,winner_tie\n"
+    text += '30,gpt-4,"llama, 13b","a ""long""\nprompt ' + "x" * 200_000 + '",0,1,0\n31,gpt-4,claude,p,0,0,1\n'
+    rows, _ = imported("train.csv", io.BytesIO(text.encode()))
+    assert [(r["question_id"], r["response_a"], r["response_b"], r["emitted"]) for r in rows] == [
+        ("30", "gpt-4", "llama, 13b", "b"),
+        ("31", "claude", "gpt-4", "tie"),
+    ]
+
+
+def test_three_outcome_columns_that_contradict_each_other_stop_the_import_at_their_line():
+    text = "model_a,model_b,winner_model_a,winner_model_b,winner_tie\nx,y,1,0,0\nx,y,1,1,0\n"
+    with pytest.raises(ImportFileError, match="line 3: winner: got 'winner_model_a=1 winner_model_b=1 winner_tie=0'"):
+        imported("train.csv", io.BytesIO(text.encode()))
+
+
+def test_parquet_and_a_json_array_say_the_same_as_lines():
+    rows = [battle("x", "y", "model_b", id=7, category="math"), battle("y", "z", "tie", id=8, category=None)]
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), buffer)
+    want, _ = imported("b.jsonl", lines(*rows))
+    assert imported("b.parquet", io.BytesIO(buffer.getvalue()))[0] == want
+    assert imported("b.json", io.BytesIO(json.dumps(rows, indent=1).encode()))[0] == want
+    assert [r["category"] for r in want] == ["math", None]
+
+
+def test_a_judge_given_by_the_user_stands_above_the_column():
+    rows, _ = imported("b.jsonl", lines(battle("x", "y", "tie", judge="gpt4_pair")), judge="me")
+    assert rows[0]["judge"] == "me"

@@ -1,0 +1,131 @@
+from collections import Counter
+from itertools import combinations, pairwise
+
+import pytest
+from corpora import compare_protocol, responses, score_protocol
+
+from trustjudge_ray.config import PlanConfig
+from trustjudge_ray.judging import plan
+
+MARKERS = ["$ERROR$"]
+
+
+def specs():
+    return [plan.Spec("j", p, p.hash) for p in (score_protocol(), compare_protocol())]
+
+
+def planned(texts, settings=None):
+    return plan.plan(responses(texts), specs(), settings or PlanConfig(), MARKERS).to_pylist()
+
+
+def grid(questions, models):
+    return {f"q{q}": {f"m{m}": f"text {q} {m}" for m in range(models)} for q in range(questions)}
+
+
+def test_full_design_asks_every_pair_in_both_orders_and_every_score():
+    tasks = planned(grid(3, 4))
+    kinds = Counter(task["kind"] for task in tasks)
+    assert kinds == {"score": 12, "compare": 3 * 6 * 2}
+    pairs = {(t["question_id"], t["response_a"], t["response_b"], t["order"]) for t in tasks if t["kind"] == "compare"}
+    assert len(pairs) == 36
+    assert all(a < b for _, a, b, _ in pairs)
+
+
+def test_task_ids_are_unique_even_for_equal_texts_of_two_models():
+    tasks = planned({"q": {"m1": "same", "m2": "same", "m3": "other"}})
+    assert len({t["task_id"] for t in tasks}) == len(tasks)
+
+
+def test_task_ids_do_not_depend_on_row_order_but_on_text_question_and_spec():
+    base = {t["task_id"] for t in planned(grid(2, 3))}
+    turned = responses(grid(2, 3)).take(list(reversed(range(6))))
+    assert {t["task_id"] for t in plan.plan(turned, specs(), PlanConfig(), MARKERS).to_pylist()} == base
+    changed = grid(2, 3)
+    changed["q0"]["m0"] += "!"
+    again = {t["task_id"] for t in planned(changed)}
+    assert len(base - again) == 1 + 2 * 2, "the changed answer's score and its four comparisons, nothing else"
+
+
+def test_ids_that_are_numbers_order_as_numbers():
+    tasks = planned({"q": {"10": "x", "9": "y"}})
+    pair = next(t for t in tasks if t["kind"] == "compare")
+    assert (pair["response_a"], pair["response_b"]) == ("9", "10")
+
+
+def test_empty_and_error_answers_are_named_with_their_side_and_never_pending():
+    tasks = planned({"q": {"a": "fine", "b": "  \n", "c": "$ERROR$"}})
+    got = {(t["response_a"], t["response_b"]): (t["status"], t["detail"]) for t in tasks if t["order"] != "BA"}
+    assert got == {
+        ("a", None): (None, None),
+        ("b", None): ("empty_response", "a"),
+        ("c", None): ("error_marker", "a"),
+        ("a", "b"): ("empty_response", "b"),
+        ("a", "c"): ("error_marker", "b"),
+        ("b", "c"): ("empty_response", "a"),
+    }
+
+
+def test_identical_answers_are_ties_without_a_judge_but_two_empty_ones_are_not():
+    tasks = planned({"q": {"a": "same", "b": "same"}, "r": {"a": "", "b": ""}})
+    assert {t["status"] for t in tasks if t["kind"] == "compare" and t["question_id"] == "q"} == {"identical"}
+    assert {t["status"] for t in tasks if t["question_id"] == "r"} == {"empty_response"}
+
+
+def test_blocks_take_all_pairs_of_as_many_answers_as_asked():
+    tasks = [t for t in planned(grid(5, 8), PlanConfig(design="blocks", block=4)) if t["kind"] == "compare"]
+    for question in {t["question_id"] for t in tasks}:
+        pairs = {(t["response_a"], t["response_b"]) for t in tasks if t["question_id"] == question}
+        members = {m for pair in pairs for m in pair}
+        assert (len(members), len(pairs)) == (4, 6)
+
+
+@pytest.mark.parametrize("models", [6, 7])
+def test_matching_rounds_are_balanced_and_share_no_pair(models):
+    tasks = planned(grid(3, models), PlanConfig(design="matching", rounds=3))
+    for question in ("q0", "q1", "q2"):
+        pairs = [
+            (t["response_a"], t["response_b"])
+            for t in tasks
+            if t["kind"] == "compare" and t["question_id"] == question and t["order"] == "AB"
+        ]
+        assert len(pairs) == len(set(pairs)) == 3 * (models // 2)
+        games = Counter(m for pair in pairs for m in pair)
+        assert max(games.values()) - min(games.values()) <= 1
+
+
+def test_anchor_compares_everybody_with_the_anchor_and_nobody_else():
+    tasks = planned(grid(2, 4), PlanConfig(design="anchor", anchor="m2"))
+    pairs = {(t["response_a"], t["response_b"]) for t in tasks if t["kind"] == "compare"}
+    assert pairs == {("m0", "m2"), ("m1", "m2"), ("m2", "m3")}
+
+
+def test_one_order_is_drawn_by_seed_and_comes_out_both_ways():
+    tasks = [t for t in planned(grid(30, 3), PlanConfig(orders="one")) if t["kind"] == "compare"]
+    assert len(tasks) == 90
+    assert 25 < Counter(t["order"] for t in tasks)["AB"] < 65
+
+
+def test_tasks_of_one_first_shown_answer_stand_together():
+    tasks = [t for t in planned(grid(2, 4)) if t["kind"] == "compare"]
+    shown = [(t["question_id"], t["response_a"] if t["order"] == "AB" else t["response_b"]) for t in tasks]
+    runs = sum(a != b for a, b in pairwise(shown)) + 1
+    assert runs == len(set(shown))
+
+
+def test_texts_follow_their_tasks():
+    given = responses(grid(2, 3))
+    tasks = plan.plan(given, specs(), PlanConfig(), MARKERS)
+    for row in plan.with_texts(tasks, given).to_pylist():
+        number = row["question_id"][1:]
+        assert row["replies_a"] == [f"text {number} {row['response_a'][1:]}"]
+        assert row["replies_b"] == (None if row["response_b"] is None else [f"text {number} {row['response_b'][1:]}"])
+
+
+def test_a_corpus_of_one_row_asks_one_score_and_no_comparison():
+    assert [t["kind"] for t in planned({"q": {"m": "x"}})] == ["score"]
+
+
+def test_every_pair_of_a_small_full_design_is_a_combination():
+    tasks = planned(grid(1, 5))
+    pairs = {(t["response_a"], t["response_b"]) for t in tasks if t["kind"] == "compare"}
+    assert pairs == set(combinations([f"m{i}" for i in range(5)], 2))

@@ -1,0 +1,152 @@
+"""The whole way through with the scripted judge, on a real Ray."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from corpora import protocol_files, rows, write_corpus
+
+from trustjudge_ray import config, runs
+from trustjudge_ray.schema import JUDGMENTS, METRICS, RATINGS, SCORES, VERDICTS, check
+
+pytestmark = pytest.mark.ray
+
+
+def loaded(tmp_path: Path, corpus: list[dict], overrides: list[str] | None = None, protocols: list[str] | None = None):
+    write_corpus(tmp_path / "corpus.jsonl", corpus)
+    text = json.dumps(
+        {
+            "out": str(tmp_path / "run"),
+            "corpus": {"paths": [str(tmp_path / "corpus.jsonl")]},
+            "judge": {"engine": "scripted", "scripted": {"quality": {"m1": 0.9, "m2": 0.6, "m3": 0.3}, "noise": 0.05}},
+            "protocols": protocols or protocol_files(tmp_path),
+            "run": {"batch_size": 256},
+        }
+    )
+    return config.loads(text, "test.yaml", overrides)
+
+
+def whole(given: config.LoadedConfig) -> tuple[runs.Judged, str]:
+    judged = runs.judge(given, lambda *_: None)
+    folder = runs.folder_of(given)
+    runs.evaluate(folder, given.config.analysis)
+    return judged, runs.report(folder)
+
+
+def metric(folder: Path, name: str, **wanted) -> dict:
+    found = json.loads((folder / "metrics.json").read_text())["metrics"]
+    return next(m for m in found if m["metric"] == name and all(m[k] == v for k, v in wanted.items()))
+
+
+def test_a_run_ends_with_every_table_and_a_second_one_judges_nothing(tmp_path, local_ray):
+    given = loaded(tmp_path, rows(6, ["m1", "m2", "m3"]))
+    judged, text = whole(given)
+    run = tmp_path / "run"
+    assert (judged.tasks, judged.now, judged.statuses) == (6 * 3 + 6 * 6, 54, {"ok": 54})
+    for name, schema in {"scores": SCORES, "verdicts": VERDICTS, "metrics": METRICS, "ratings": RATINGS}.items():
+        check(pl.read_parquet(run / f"{name}.parquet").to_arrow(), schema)
+    parts = sorted((run / "judgments").glob("bucket=*/part-*.parquet"))
+    check(pl.concat([pl.read_parquet(p) for p in parts]).to_arrow(), JUDGMENTS)
+    order = [r["model"] for r in sorted(ratings(run), key=lambda r: r["rank"])]
+    assert order == ["m1", "m2", "m3"]
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["counts"] == {"ok": 54}
+    assert "m1" in text
+    again = runs.judge(given, lambda *_: None)
+    assert (again.now, again.reused) == (0, 54)
+    assert sorted((run / "judgments").glob("bucket=*/part-*.parquet")) == parts
+
+
+def ratings(run: Path) -> list[dict]:
+    found = json.loads((run / "metrics.json").read_text())["ratings"]
+    return [r for r in found if r["rule"] == "davidson" and r["category"] is None]
+
+
+def test_a_new_model_costs_only_its_own_judgments(tmp_path, local_ray):
+    runs.judge(loaded(tmp_path, rows(4, ["m1", "m2"])), lambda *_: None)
+    more = runs.judge(loaded(tmp_path, rows(4, ["m1", "m2", "m3"])), lambda *_: None)
+    assert (more.now, more.reused) == (4 * (1 + 2 * 2), 4 * (2 + 2))
+
+
+def test_corpus_faults_are_rows_with_a_reason_and_do_not_count_as_judge_failures(tmp_path, local_ray):
+    corpus = rows(4, ["m1", "m2", "m3"])
+    corpus[0]["response"] = "  "
+    corpus[1]["response"] = "$ERROR$"
+    corpus[4]["response"] = corpus[3]["response"]
+    judged, text = whole(loaded(tmp_path, corpus))
+    assert judged.statuses == {
+        "ok": 12 - 2 + 24 - 6 - 2,
+        "empty_response": 1 + 4,
+        "error_marker": 1 + 2,
+        "identical": 2,
+    }
+    assert judged.over_limit == []
+    assert "empty_response" in text
+
+
+def test_a_planted_failure_rate_fails_the_run_after_everything_is_saved(tmp_path, local_ray):
+    given = loaded(tmp_path, rows(20, ["m1", "m2", "m3"]), ["judge.scripted.failure_rate=0.1"])
+    judged, _ = whole(given)
+    assert 0 < judged.statuses["engine_error"] < 60
+    assert judged.over_limit[0].startswith("judge scripted:")
+    assert sum(judged.statuses.values()) == judged.tasks
+    coverage = metric(tmp_path / "run", "coverage", protocol="score-5", category=None)
+    assert coverage["cases"] == 60
+    assert coverage["hits"] == 60 - coverage["excluded"]
+
+
+@pytest.mark.parametrize("kept", ["score", "compare"])
+def test_a_run_with_only_one_kind_reports_and_says_what_is_missing(tmp_path, local_ray, kept):
+    files = [f for f in protocol_files(tmp_path) if kept in f]
+    _, text = whole(loaded(tmp_path, rows(4, ["m1", "m2", "m3"]), protocols=files))
+    assert "m1" in text
+    assert "no cases" in text
+    assert (tmp_path / "run" / "report.html").read_text().count("</html>") == 1
+
+
+def test_two_models_that_answer_identically_share_a_rank(tmp_path, local_ray):
+    corpus = [row | {"response": f"same {row['question_id']}"} for row in rows(4, ["m1", "m2"])]
+    judged, text = whole(loaded(tmp_path, corpus))
+    assert judged.statuses == {"ok": 8, "identical": 8}
+    assert "m2" in text
+    assert metric(tmp_path / "run", "conflict_ratio", verdict_rule="baseline", category=None)["cases"] == 0
+
+
+def test_a_corpus_of_one_row_reports_what_it_can(tmp_path, local_ray):
+    judged, text = whole(loaded(tmp_path, rows(1, ["m1"])))
+    assert judged.tasks == 1
+    assert "no cases" in text
+
+
+def test_limit_takes_the_first_questions(tmp_path, local_ray):
+    judged, _ = whole(loaded(tmp_path, rows(12, ["m1", "m2"]), ["run.limit=3"]))
+    assert judged.tasks == 3 * 4
+    kept = pl.concat([pl.read_parquet(p) for p in (tmp_path / "run" / "tasks").glob("*.parquet")])
+    assert sorted(kept["question_id"].unique()) == ["0", "1", "2"]
+
+
+def test_the_planted_position_bias_is_recovered(tmp_path, local_ray):
+    given = loaded(tmp_path, rows(40, ["m1", "m2", "m3"]), ["judge.scripted.position_bias=0.3", "judge.scripted.noise=0.1"])
+    whole(given)
+    effect = metric(tmp_path / "run", "order_effect", category=None)
+    assert effect["low"] <= 0.3 <= effect["high"]
+
+
+def test_evaluate_again_with_other_tolerances_needs_no_judge(tmp_path, local_ray):
+    given = loaded(tmp_path, rows(4, ["m1", "m2", "m3"]))
+    whole(given)
+    folder = runs.folder_of(given)
+    settings = runs.analysis_settings(folder, ["analysis.tolerances=[0,0.5]", "analysis.k=[3]"])
+    runs.evaluate(folder, settings)
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())["metrics"]
+    assert {m["tolerance"] for m in found if m["metric"] == "conflict_ratio"} == {0.0, 0.5}
+    assert {m["k"] for m in found if m["metric"] == "non_transitivity_ratio"} == {3}
+
+
+def test_markup_in_a_corpus_is_text_in_the_report(tmp_path, local_ray):
+    corpus = [row | {"model": f"<script>alert('{row['model']}')</script>"} for row in rows(3, ["m1", "m2"])]
+    whole(loaded(tmp_path, corpus))
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<script" not in page.lower()
+    assert "&lt;script&gt;" in page

@@ -1,0 +1,149 @@
+"""Which questions and responses there are, numbered: what per-question counts are arranged by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from trustjudge_ray.analysis.inference import RatioIntervals, ratio_intervals
+from trustjudge_ray.analysis.metrics import COLUMNS
+from trustjudge_ray.analysis.metrics import reasons as reason_columns
+from trustjudge_ray.identity import id_key
+
+Indices = NDArray[np.int64]
+UNCATEGORISED: Final = "(none)"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Q questions with R responses, all of one evaluation.
+
+    Attributes:
+        responses: question_id, response_id, question (0 … Q−1), place (0 … n−1 in the order of the question's
+            ids), response (0 … R−1).
+        sizes: (Q,), how many responses each question has.
+        categories: for every category, and None for all, the numbers of its questions. In METRICS the
+            uncategorised are called "(none)".
+    """
+
+    responses: pl.DataFrame
+    sizes: Indices
+    categories: Mapping[str | None, Indices]
+
+    @property
+    def questions(self) -> int:
+        """Q."""
+        return len(self.sizes)
+
+    def numbered(self, frame: pl.DataFrame, response: str) -> tuple[Indices, Indices, Indices]:
+        """For each row of a frame with question_id the numbers (question, place, response) of the response that
+        its column `response` names."""
+        found = frame.select("question_id", pl.col(response).alias("response_id")).join(
+            self.responses, on=["question_id", "response_id"], how="left", maintain_order="left"
+        )
+        question, place, number = (
+            found[name].to_numpy().astype(np.int64) for name in ("question", "place", "response")
+        )
+        return question, place, number
+
+
+def layout(judgments: pl.DataFrame, responses: pl.DataFrame | None = None) -> Layout:
+    """Number the questions of these judgments, and their responses.
+
+    Args:
+        judgments: JUDGMENTS rows of kinds score and compare.
+        responses: RESPONSES, to know also the responses that nothing was asked about; others' questions are left
+            out.
+    """
+    sides = [
+        judgments.select("question_id", pl.col(side).alias("response_id")) for side in ("response_a", "response_b")
+    ]
+    if responses is not None:
+        known = responses.select("question_id", "response_id")
+        sides.append(known.join(judgments.select("question_id").unique(), on="question_id", how="semi"))
+    ids = pl.concat(sides).drop_nulls().unique()
+    per_question = ids.group_by("question_id").agg("response_id").sort("question_id")
+    ordered = [sorted(group, key=id_key(group)) for group in per_question["response_id"].to_list()]
+    numbered = (
+        per_question.select("question_id", response_id=pl.Series(ordered, dtype=pl.List(pl.String)))
+        .with_row_index("question")
+        .explode("response_id")
+        .with_columns(place=pl.int_range(pl.len()).over("question"))
+        .with_row_index("response")
+    )
+    sizes = np.array([len(group) for group in ordered], dtype=np.int64)
+    return Layout(numbered, sizes, _categories(judgments, per_question["question_id"]))
+
+
+def _categories(judgments: pl.DataFrame, questions: pl.Series) -> dict[str | None, Indices]:
+    """A question's category is the one that its judgments name; the first by name if they differ."""
+    named = judgments.group_by("question_id").agg(pl.col("category").min())
+    category = pl.DataFrame({"question_id": questions}).join(named, on="question_id", how="left", maintain_order="left")
+    names = category["category"].fill_null(UNCATEGORISED)
+    found: dict[str | None, Indices] = {None: np.arange(len(questions))}
+    for name in sorted(names.unique().to_list()):
+        found[name] = np.flatnonzero((names == name).to_numpy())
+    return found
+
+
+def by_reason(reasons: pl.Series, questions: Indices, size: int, prefix: str = "") -> dict[str, NDArray[np.float64]]:
+    """Counts by reason, each (size,) by question, from a reason and a question for each case."""
+    names = reasons.unique().sort().to_list()
+    return {
+        f"{prefix}{name}": np.bincount(questions[(reasons == name).to_numpy()], minlength=size).astype(np.float64)
+        for name in names
+    }
+
+
+def ratio_rows(
+    layout: Layout,
+    keys: Mapping[str, Any],
+    hits: NDArray[Any],
+    cases: NDArray[Any],
+    excluded: Mapping[str, NDArray[Any]],
+    confidence: float,
+    intervals: Any = ratio_intervals,
+) -> pl.DataFrame:
+    """METRICS rows for C ratios, overall and by category, each with its interval and what was excluded.
+
+    Args:
+        keys: columns of METRICS, `metric` among them; each one value for all C rows or C values.
+        hits, cases: (C, Q), or (Q,) for one ratio.
+        excluded: by reason (Q,) counts, the same for all C.
+        intervals: one of the functions of `inference`.
+    """
+    hits, cases = np.atleast_2d(hits), np.atleast_2d(cases)
+    parts = []
+    for category, questions in layout.categories.items():
+        found: RatioIntervals = intervals(hits[:, questions], cases[:, questions], confidence)
+        values = {name: getattr(found, name) for name in ("value", "low", "high", "hits", "cases", "questions")}
+        lost = reason_columns({reason: int(counts[questions].sum()) for reason, counts in excluded.items()})
+        parts.append(_frame(keys, {**values, **lost, "category": category}, len(hits)))
+    return pl.concat(parts)
+
+
+def plain_rows(layout: Layout, keys: Mapping[str, Any], values: NDArray[Any], cases: NDArray[Any]) -> pl.DataFrame:
+    """METRICS rows of numbers that have no interval: `values` and `cases` are (C, categories), in their order."""
+    parts = [
+        _frame(
+            keys, {"value": values[:, c], "cases": cases[:, c], "category": category, **reason_columns({})}, len(values)
+        )
+        for c, category in enumerate(layout.categories)
+    ]
+    return pl.concat(parts)
+
+
+def _frame(keys: Mapping[str, Any], more: Mapping[str, Any], height: int) -> pl.DataFrame:
+    columns = []
+    for name, kind in COLUMNS.items():
+        value = keys.get(name, more.get(name))
+        if isinstance(value, np.ndarray):
+            columns.append(pl.Series(name, value, nan_to_null=True).cast(kind))
+        elif isinstance(value, (list, tuple)):
+            columns.append(pl.Series(name, value, dtype=kind))
+        else:
+            columns.append(pl.Series(name, [value], dtype=kind).new_from_index(0, height))
+    return pl.DataFrame(columns)

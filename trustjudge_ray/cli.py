@@ -1,0 +1,263 @@
+"""The command `trustjudge`. Thin: what a test would want to call lies in `runs`.
+
+Exit status: 0 done, 1 failed, 2 usage or configuration, 130 interrupted. A user's mistake is one message.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from trustjudge_ray import __version__, config
+
+_OVERRIDES = click.argument("overrides", nargs=-1, metavar="[key=value]...")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+_LIMIT = click.option("--limit", type=click.IntRange(min=1), help="Only the first so many questions.")
+_CONFIG = click.argument("config_path", metavar="CONFIG")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="trustjudge")
+def cli() -> None:
+    """Judge model answers with LLM judges on Ray, and say how far the numbers can be trusted."""
+
+
+@cli.command()
+@_CONFIG
+@_OVERRIDES
+@_LIMIT
+@_JSON
+def run(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """Plan, judge, evaluate and report; run again, it continues where it stopped.
+
+    \b
+    trustjudge run configs/demo.yaml
+    trustjudge run my.yaml out=runs/try plan.block=4 --limit 10
+    """
+    from trustjudge_ray import runs
+
+    loaded = _load(config_path, overrides, limit)
+    judged = _judge(loaded)
+    folder = runs.folder_of(loaded)
+    runs.evaluate(folder, loaded.config.analysis)
+    click.echo(runs.report(folder))
+    click.echo(f"report: {folder.path}/report.html")
+    _finish(judged, as_json)
+
+
+@cli.command()
+@_CONFIG
+@_OVERRIDES
+@_LIMIT
+@_JSON
+def judge(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """Only the judgments: what has none yet is judged."""
+    _finish(_judge(_load(config_path, overrides, limit)), as_json)
+
+
+@cli.command()
+@_CONFIG
+@_OVERRIDES
+@_JSON
+def validate(config_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Read the corpus and name every line that cannot be used, with the reason; no judge."""
+    from trustjudge_ray import runs
+
+    loaded = _load(config_path, overrides, None)
+    with tempfile.TemporaryDirectory(prefix="trustjudge-validate-") as scratch:
+        found = runs.validate(loaded, Path(scratch))
+    for problem in found["problems"]:
+        line = "" if problem["line"] is None else f":{problem['line']}"
+        click.echo(f"{problem['source']}{line}: {problem['reason']}: {problem['detail'] or ''}", err=as_json)
+    click.echo(f"{found['rows']} rows can be judged, {found['quarantined']} cannot be read", err=as_json)
+    if as_json:
+        click.echo(runs.as_json_line(found))
+
+
+@cli.command()
+@click.argument("run_path", metavar="RUN")
+@_OVERRIDES
+@_JSON
+def evaluate(run_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Compute scores, verdicts, metrics and ratings again from the judgments of a run.
+
+    \b
+    trustjudge evaluate runs/demo analysis.tolerances=[0,0.5] analysis.k=[3,4]
+    """
+    from trustjudge_ray import runs
+
+    folder = _folder(run_path, overrides)
+    found = runs.evaluate(folder, runs.analysis_settings(folder, list(overrides)))
+    for warning in found.warnings:
+        click.echo(f"note: {warning}", err=True)
+    summary = {"metrics": found.metrics.height, "ratings": found.ratings.height, "warnings": found.warnings}
+    click.echo(runs.as_json_line(summary) if as_json else f"{run_path}: {found.metrics.height} metrics")
+
+
+class _ManyValued(click.Command):
+    """Lets an option take all values up to the next option: `--single a.jsonl b.jsonl`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        many = {"--single", "--pairs", "--questions"}
+        spread: list[str] = []
+        current = None
+        for arg in args:
+            if arg.startswith("-"):
+                current = arg if arg in many else None
+                spread += [] if current else [arg]
+            else:
+                spread += [current, arg] if current else [arg]
+        return super().parse_args(ctx, spread)
+
+
+@cli.command("import", cls=_ManyValued)
+@click.argument("kind", metavar="FORMAT", type=click.Choice(["oracle", "trustjudge", "battles"]))
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option("--single", multiple=True, metavar="FILE...", help="trustjudge: judgments of single answers.")
+@click.option("--pairs", multiple=True, metavar="FILE...", help="trustjudge: judgments of pairs.")
+@click.option("--questions", multiple=True, metavar="FILE", help="trustjudge: questions, for categories and scores.")
+@click.option("--out", required=True, metavar="RUN", help="The run folder to make.")
+@click.option("--judge", "judge_name", help="What the judge is called, where the files do not say.")
+@_JSON
+def import_(
+    kind: str,
+    files: tuple[str, ...],
+    single: tuple[str, ...],
+    pairs: tuple[str, ...],
+    questions: tuple[str, ...],
+    out: str,
+    judge_name: str | None,
+    as_json: bool,
+) -> None:
+    """Make a run folder from judgments that another system made.
+
+    \b
+    trustjudge import oracle DIR --out runs/oracle
+    trustjudge import trustjudge --single J_single_answer_grade_5_points.jsonl --pairs J_pairs.jsonl --out RUN
+    trustjudge import battles battles.parquet --out runs/arena
+    """
+    from trustjudge_ray import runs
+
+    paths = _import_files(kind, [*files, *single, *pairs, *questions])
+    summary = runs.import_judgments(kind, paths, _folder(out, ()), judge_name)
+    statuses = ", ".join(f"{n} {status}" for status, n in summary["statuses"].items())
+    click.echo(
+        f"{summary['judgments']} judgments ({statuses or 'none'}), {summary['quarantined']} rows not readable",
+        err=as_json,
+    )
+    if as_json:
+        click.echo(runs.as_json_line(summary))
+
+
+def _import_files(kind: str, given: list[str]) -> list[str]:
+    from trustjudge_ray.imports import oracle
+    from trustjudge_ray.storage import present
+
+    if not given:
+        raise click.UsageError(f"import {kind}: no file given")
+    found: list[str] = []
+    for path in given:
+        inside = [f"{path.rstrip('/')}/{name}" for name in oracle.FILES] if kind == "oracle" else []
+        found += [file for file in inside if present(file)] or [path]
+    return found
+
+
+@cli.command()
+@click.argument("run_path", metavar="RUN")
+@_OVERRIDES
+def report(run_path: str, overrides: tuple[str, ...]) -> None:
+    """Write the report of a run again from its tables."""
+    from trustjudge_ray import runs
+
+    folder = _folder(run_path, overrides)
+    click.echo(runs.report(folder))
+    click.echo(f"report: {folder.path}/report.html")
+
+
+def main() -> None:
+    """Entry point: every error of ours is one message and an exit status."""
+    usage, failure = _errors()
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped; what was judged is saved: the same command goes on from there", err=True)
+        sys.exit(130)
+    except usage as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except failure as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+def _errors() -> tuple[tuple[type[BaseException], ...], tuple[type[BaseException], ...]]:
+    from trustjudge_ray.corpus.reader import CorpusError
+    from trustjudge_ray.imports import ImportFileError
+    from trustjudge_ray.judging.base import JudgeError, RunError
+    from trustjudge_ray.judging.protocols import ProtocolError
+    from trustjudge_ray.schema import SchemaError
+    from trustjudge_ray.storage import StorageError
+
+    return (config.ConfigError, ProtocolError), (
+        CorpusError,
+        ImportFileError,
+        StorageError,
+        JudgeError,
+        RunError,
+        SchemaError,
+    )
+
+
+def _load(path: str, overrides: tuple[str, ...], limit: int | None) -> config.LoadedConfig:
+    changes = [*overrides] + ([f"run.limit={limit}"] if limit else [])
+    return config.load(path, changes)
+
+
+def _folder(path: str, overrides: tuple[str, ...]):
+    from trustjudge_ray.store import RunFolder
+
+    return RunFolder(path, config.storage_options(list(overrides)))
+
+
+def _judge(loaded: config.LoadedConfig):
+    from trustjudge_ray import runs
+
+    last = [0.0]
+
+    def notify(what: str, progress: runs.Progress | None) -> None:
+        if progress is None:
+            click.echo(what, err=True)
+            return
+        import time
+
+        now = time.monotonic()
+        if now - last[0] < 2 and progress.judged < progress.total:
+            return
+        last[0] = now
+        left = "" if progress.left is None else f", {progress.left:.0f} s left"
+        click.echo(
+            f"judged {progress.judged} of {progress.total}, {progress.failed} failed, {progress.rate:.1f}/s{left}",
+            err=True,
+        )
+
+    judged = runs.judge(loaded, notify)
+    if judged.now == 0:
+        click.echo(f"nothing to judge: all {judged.tasks} judgments are there", err=True)
+    return judged
+
+
+def _finish(judged, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from trustjudge_ray import runs
+
+    if as_json:
+        click.echo(runs.as_json_line(asdict(judged)))
+    for reason in judged.over_limit:
+        click.echo(f"error: {reason}", err=True)
+    if judged.over_limit:
+        sys.exit(1)

@@ -1,0 +1,286 @@
+"""Ray moves batches: files into buckets, buckets into tasks, tasks through judges into parts.
+
+Three passes over Ray Data, each resumable because everything it writes is named by its content:
+`read_corpus` (one task a file), `plan_tasks` (one task a bucket), `judge_pending` (blocks of tasks through a
+pool of judge actors). Only ledgers of a few numbers come back to the driver.
+"""
+
+import functools
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+import ray.data
+
+from trustjudge_ray import ingest
+from trustjudge_ray.config import ClusterConfig, Config, JudgeConfig, judge_name
+from trustjudge_ray.corpus import reader
+from trustjudge_ray.identity import bucket_of, id_key
+from trustjudge_ray.judging import base, plan, scripted
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.schema import TASKS, check
+from trustjudge_ray.store import PENDING_TASKS, RunFolder
+
+Ledger = dict[str, Any]
+_LIGHT = {"num_cpus": 0.25}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a plan asks for: how many tasks of the run, how many of them a judge must still be asked, and the
+    pending tasks of each bucket by judge."""
+
+    tasks: int
+    preset: int
+    pending: dict[str, dict[int, int]]
+
+    @property
+    def to_judge(self) -> int:
+        """Tasks that a judge must still be asked."""
+        return sum(n for buckets in self.pending.values() for n in buckets.values())
+
+
+def start(cluster: ClusterConfig) -> None:
+    """Join the cluster that is configured or that started this job; otherwise start a local one."""
+    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    if ray.is_initialized():
+        pass
+    elif address:
+        ray.init(address=address, **quiet)
+    else:
+        memory = int(cluster.object_store_gb * 2**30) if cluster.object_store_gb else None
+        ray.init(
+            num_cpus=cluster.num_cpus or max(2, os.cpu_count() or 2),
+            include_dashboard=False,
+            object_store_memory=memory,
+            **quiet,
+        )
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def stop() -> None:
+    """Leave the cluster; a local one ends."""
+    if ray.is_initialized():
+        ray.shutdown()
+
+
+def judge_identity(judge: JudgeConfig, protocols: list[Protocol]) -> dict[str, Any]:
+    """What decides a judge's answers, as its engine states it."""
+    if judge.engine == "scripted":
+        return scripted.identity(dict(judge.scripted))
+    from trustjudge_ray.judging import vllm_engine
+
+    return vllm_engine.identity(judge, protocols)
+
+
+def read_corpus(config: Config, folder: RunFolder) -> list[Ledger]:
+    """Read every file of the corpus into the folder's buckets; a ledger each."""
+    files = reader.expand(list(config.corpus.paths), folder.options)
+    ingest.clear(folder)
+    read = functools.partial(_on_rows, functools.partial(_ingest, corpus=config.corpus, folder=folder))
+    ledgers = _ledgers(_rows([{"path": path} for path in files]).map_batches(read, **_BLOCKS, num_cpus=0.5))
+    return sorted(ledgers, key=lambda ledger: ledger["source"])
+
+
+def plan_tasks(config: Config, folder: RunFolder, specs: list[plan.Spec], buckets: list[int]) -> Planned:
+    """Settle and plan every bucket; write its tasks, and the judgments that need no judge."""
+    if not buckets:
+        return Planned(0, 0, {})
+    work = functools.partial(_plan_bucket, config=config, folder=folder, specs=specs, questions=None)
+    if config.run.limit is not None:
+        work = functools.partial(work, questions=_first_questions(folder, config.run.limit))
+    dataset = _rows([{"bucket": bucket} for bucket in buckets])
+    ledgers = list(_ledgers(dataset.map_batches(functools.partial(_on_rows, work), **_BLOCKS, num_cpus=0.5)))
+    folder.remove(ingest.STAGING)
+    pending: dict[str, dict[int, int]] = {}
+    for ledger in ledgers:
+        for judge, count in ledger["pending"].items():
+            pending.setdefault(judge, {})[ledger["bucket"]] = count
+    return Planned(sum(x["tasks"] for x in ledgers), sum(x["preset"] for x in ledgers), pending)
+
+
+def judge_pending(
+    config: Config, folder: RunFolder, judge: JudgeConfig, protocols: list[Protocol], pending: dict[int, int]
+) -> Iterator[Ledger]:
+    """Judge the pending tasks of one judge; a ledger for each part as it is committed.
+
+    Raises:
+        base.RunError: the judge does not start, or the engine is gone for good.
+    """
+    shards = [
+        {"bucket": bucket, "start": first, "stop": min(first + config.run.batch_size, count)}
+        for bucket, count in sorted(pending.items())
+        for first in range(0, count, config.run.batch_size)
+    ]
+    if not shards:
+        return
+    load = functools.partial(_load_shard, folder=folder, judge=judge_name(judge))
+    dataset = (
+        _rows(shards)
+        .map_batches(load, **_BLOCKS, **_LIGHT)
+        .map_batches(
+            JudgeActor, fn_constructor_args=(judge, protocols, config.cluster), **_BLOCKS, **_pool(judge, config)
+        )
+        .map_batches(functools.partial(_write, folder=folder), **_BLOCKS, **_LIGHT)
+    )
+    yield from _ledgers(dataset)
+
+
+class JudgeActor:
+    """Holds a judge; maps a batch of TASK_TEXTS to a batch of JUDGMENTS, one to one."""
+
+    def __init__(self, judge: JudgeConfig, protocols: list[Protocol], cluster: ClusterConfig) -> None:
+        self._protocols = {protocol.name: protocol for protocol in protocols}
+        self._temperature = judge.temperature
+        if judge.engine == "scripted":
+            self._judge: base.Judge = scripted.ScriptedJudge(dict(judge.scripted), self._protocols)
+        else:
+            from trustjudge_ray.judging import vllm_engine
+
+            self._judge = vllm_engine.VllmJudge(judge, self._protocols, cluster.tensor_parallel)
+
+    def __call__(self, tasks: pa.Table) -> pa.Table:
+        try:
+            readings = self._judge.judge(tasks)
+        except base.JudgeGone as error:
+            print(f"judge gone: {error}", file=sys.stderr, flush=True)
+            os._exit(1)  # Ray starts the actor anew and gives it the batch again; an exception would end the run
+        return base.judgments(tasks, readings, self._protocols, self._temperature)
+
+
+_BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow", "zero_copy_batch": True}
+
+
+def _pool(judge: JudgeConfig, config: Config) -> dict[str, Any]:
+    """The actor pool's resources, from the configuration alone."""
+    cluster = config.cluster
+    most = cluster.max_replicas or cluster.replicas
+    options: dict[str, Any] = {
+        "compute": ray.data.ActorPoolStrategy(
+            min_size=cluster.replicas, max_size=most, max_tasks_in_flight_per_actor=2
+        ),
+        "num_cpus": cluster.cpus_per_replica,
+    }
+    if cluster.gpus_per_replica:
+        options["num_gpus"] = cluster.gpus_per_replica
+    elif judge.engine == "vllm":
+        from trustjudge_ray.judging import vllm_engine
+
+        options["runtime_env"] = {"env_vars": vllm_engine.cpu_environment()}
+    return options
+
+
+def _rows(rows: list[Ledger]) -> ray.data.Dataset:
+    """A dataset with one block for each row, so that each is a task of its own."""
+    return ray.data.from_arrow([pa.Table.from_pylist([row]) for row in rows])
+
+
+def _on_rows(work: Callable[..., Ledger], batch: pa.Table) -> pa.Table:
+    return _as_ledgers([work(**row) for row in batch.to_pylist()])
+
+
+def _as_ledgers(ledgers: list[Ledger]) -> pa.Table:
+    return pa.table({"ledger": pa.array([json.dumps(ledger) for ledger in ledgers], pa.string())})
+
+
+def _ledgers(dataset: ray.data.Dataset) -> Iterator[Ledger]:
+    """The ledgers as they come, in any order.
+
+    Raises:
+        base.RunError: a task failed for good; with the message of our own exception, if it was one.
+    """
+    try:
+        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            yield from map(json.loads, batch["ledger"].to_pylist())
+    except ray.exceptions.RayError as error:
+        raise base.RunError(_root_message(error)) from error
+
+
+def _ingest(path: str, corpus: Any, folder: RunFolder) -> Ledger:
+    return ingest.ingest_file(path, corpus, folder)
+
+
+def _plan_bucket(
+    bucket: int, config: Config, folder: RunFolder, specs: list[plan.Spec], questions: set[str] | None
+) -> Ledger:
+    responses = ingest.settle_bucket(bucket, folder)
+    if questions is not None:
+        wanted = pa.array(sorted(questions), pa.string())
+        responses = responses.filter(pc.is_in(responses["question_id"], value_set=wanted))
+        folder.write_table(f"responses/bucket={bucket:03d}.parquet", responses)
+    tasks = plan.plan(responses, specs, config.plan, list(config.corpus.error_markers))
+    done = folder.judged(bucket)
+    missing = pa.array([task_id not in done for task_id in tasks["task_id"].to_pylist()], pa.bool_())
+    known = pc.is_valid(tasks["status"])
+    preset = tasks.filter(pc.and_(known, missing))
+    if len(preset):
+        folder.write_judgments(bucket, base.preset_judgments(preset))
+    pending = pc.and_(pc.invert(known), missing)
+    table = pa.table([*tasks.columns, pending], schema=PENDING_TASKS)
+    folder.write_table(f"tasks/bucket={bucket:03d}.parquet", check(table, PENDING_TASKS))
+    counts = pc.value_counts(tasks.filter(pending)["judge"]).to_pylist()
+    return {
+        "bucket": bucket,
+        "tasks": len(tasks),
+        "preset": len(preset),
+        "pending": {x["values"]: x["counts"] for x in counts},
+    }
+
+
+def _first_questions(folder: RunFolder, limit: int) -> set[str]:
+    """The first `limit` question ids of the staged corpus, in id order."""
+    ids: set[str] = set()
+    for name in folder.names(ingest.STAGING):
+        ids.update(folder.read_table(name, ["question_id"])["question_id"].to_pylist())
+    return set(sorted(ids, key=id_key(list(ids)))[:limit])
+
+
+def _load_shard(batch: pa.Table, folder: RunFolder, judge: str) -> pa.Table:
+    tables = []
+    for shard in batch.to_pylist():
+        name = f"bucket={shard['bucket']:03d}.parquet"
+        tasks = folder.read_table(f"tasks/{name}")
+        tasks = tasks.filter(pc.and_(tasks["pending"], pc.equal(tasks["judge"], judge))).select(TASKS.names)
+        tasks = tasks.slice(shard["start"], shard["stop"] - shard["start"])
+        tables.append(plan.with_texts(tasks, folder.read_table(f"responses/{name}")))
+    return pa.concat_tables(tables)
+
+
+def _write(judgments: pa.Table, folder: RunFolder) -> pa.Table:
+    buckets = pa.array([bucket_of(question) for question in judgments["question_id"].to_pylist()], pa.int32())
+    ledgers = []
+    for bucket in pc.unique(buckets).to_pylist():
+        part = judgments.filter(pc.equal(buckets, bucket))
+        folder.write_judgments(bucket, part)
+        ledgers.append(_ledger_of(part))
+    return _as_ledgers(ledgers)
+
+
+def _ledger_of(part: pa.Table) -> Ledger:
+    statuses = {x["values"]: x["counts"] for x in pc.value_counts(part["status"]).to_pylist()}
+    tokens = {name: pc.sum(part[name]).as_py() or 0 for name in ("prompt_tokens", "cached_tokens", "output_tokens")}
+    return {"rows": len(part), "statuses": statuses, **tokens}
+
+
+def _root_message(error: BaseException) -> str:
+    """The message of our own exception inside Ray's, if there is one; else the last line of Ray's."""
+    text = str(error)
+    ours = re.findall(
+        r"^(?:trustjudge_ray[\w.]*\.)?(?:JudgeError|StorageError|CorpusError|SchemaError): (.+)$", text, re.M
+    )
+    if ours:
+        return ours[-1]
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

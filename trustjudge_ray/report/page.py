@@ -1,0 +1,64 @@
+"""The report as one HTML file that loads nothing: tables, charts, and what was run. Everything is escaped."""
+
+import json
+from importlib import resources
+
+import jinja2
+from markupsafe import Markup
+
+from trustjudge_ray.report import charts, tables
+
+
+def figures(inputs: tables.Inputs) -> dict[str, str]:
+    """The figures of the report as SVG text by name."""
+    return charts.figures(inputs)
+
+
+def page(inputs: tables.Inputs) -> str:
+    """The report as HTML. Text from a corpus or a judge is escaped; figures are inline SVG."""
+    source = (resources.files("trustjudge_ray.report") / "page.html.j2").read_text("utf-8")
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(source)
+    drawn = figures(inputs)
+    return template.render(
+        title=inputs.title,
+        findings=tables.findings(inputs),
+        leaderboards=tables.leaderboards(inputs),
+        consistency=tables.consistency(inputs),
+        metrics=tables.plain_metrics(inputs),
+        failures=tables.failures(inputs),
+        figures={name: Markup(svg) for name, svg in drawn.items()},
+        captions=_CAPTIONS,
+        protocols=inputs.protocols,
+        manifest=json.dumps(inputs.manifest, indent=1, ensure_ascii=False),
+        judges=_judges(inputs),
+        duplicates=inputs.duplicates,
+        methods=_METHODS,
+    )
+
+
+_CAPTIONS = {
+    "ratings": "Ratings with 95 % intervals, clustered by question.",
+    "score_distributions": "Mean label distribution of each model's answers.",
+    "non_transitivity": "Non-transitivity by verdict rule and subset size, tolerance 0.",
+}
+
+_METHODS = {
+    "expected": "expected label under the judge's distribution, Σ s·p(s) / Σ p(s)",
+    "softmax_weighted": "the reference program's softmax of log-odds at temperature 0.2",
+    "geval": "Σ s·p(s), not renormalised (G-Eval)",
+    "baseline": "the label that the judge emitted; for a pair, both orders' labels, a tie where they differ",
+    "mode": "the most probable label",
+    "normalised": "each order's label probabilities renormalised, then summed over both orders",
+    "likelihood": "the reference program's sum of raw label probabilities over both orders",
+    "ppl": "the reference program's choice of the order with the lower perplexity",
+    "ppl_tiebreak": "agreeing orders stand; otherwise the lower perplexity decides",
+}
+
+
+def _judges(inputs: tables.Inputs) -> list[tuple[str, str]]:
+    found = []
+    for name, identity in inputs.manifest.get("judges", {}).items():
+        shown = {key: value for key, value in identity.items() if key not in ("templates", "notes")}
+        found.append((name, json.dumps(shown, ensure_ascii=False)))
+        found += [(name, f"note: {note}") for note in identity.get("notes", [])]
+    return found
