@@ -12,7 +12,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
-NAMES = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "benchmarks")]))
+FOLDER = Path(__file__).parent / "benchmarks"
+NAMES = sorted(m.name for m in pkgutil.iter_modules([str(FOLDER)]) if not m.name.startswith("_"))
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The real judge for the session of tests: the embedded model in one float32 engine, and its protocols."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,10 @@ from trustjudge_ray.judging.protocols import Protocol, parse
 if TYPE_CHECKING:
     from trustjudge_ray.judging.vllm_engine import VllmJudge
 
-CONTEXT = 512
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Read when torch is first imported, in whichever test that is: waiting threads must not take the cores from others."""
+
+CONTEXT = 256
 
 
 def _score(points: int) -> Protocol:

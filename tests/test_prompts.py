@@ -147,6 +147,12 @@ def test_a_system_text_that_a_template_drops_or_refuses_goes_into_the_first_user
     assert any("no system role" in note for note in prompts.notes) is folded
 
 
+def test_a_template_that_puts_the_system_text_into_the_last_turn_may_do_so():
+    prompts = builder("byte_level", "mistral")
+    assert not prompts.system_folded
+    assert "[INST]You are a judge.\n\n### Question\n{question}" in prompts.rendered
+
+
 @pytest.mark.parametrize("template", sorted(REFUSED))
 def test_a_template_that_changes_texts_is_refused_with_a_way_out(template):
     with pytest.raises(TemplateError, match="chat.template"):

@@ -6,11 +6,7 @@ import gzip
 import hashlib
 import json
 import os
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 import zstandard
+from s3_fixtures import SECRET, S3Server, free_port
 from shared_inputs import shared
 
 from trustjudge_ray.corpus.reader import CorpusError, expand, fingerprint, read
@@ -248,10 +245,7 @@ def test_a_wrong_field_map_is_an_error_before_anything_is_read() -> None:
 
 
 def test_a_store_that_does_not_answer_is_one_message_within_half_a_minute() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = {"key": "k", "secret": "s", "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"}}
+    options = {"key": "k", "secret": "s", "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{free_port()}"}}
     began = time.monotonic()
     with pytest.raises(CorpusError, match="s3://corpus/x.jsonl: the storage does not answer"):
         expand(["s3://corpus/x.jsonl"], options)
@@ -268,43 +262,9 @@ def test_missing_credentials_are_said_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
         expand(["s3://corpus/x"], {"client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}})
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict]:
-    """Storage options of a real S3 server with the bucket `corpus`."""
-    place = tmp_path_factory.mktemp("s3")
-    program, meta = Path(sys.executable).parent / "juicefs", f"sqlite3://{place}/meta.db"
-    make = [program, "format", meta, "tests", "--storage", "file", "--bucket", f"{place}/data/"]
-    subprocess.run(make, check=True, capture_output=True, timeout=60)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    serve = [program, "gateway", meta, address, "--multi-buckets", "--no-usage-report", "--log", f"{place}/log"]
-    keys = {"MINIO_ROOT_USER": "someone", "MINIO_ROOT_PASSWORD": "something-secret"}
-    with (place / "out").open("wb") as out:
-        server = subprocess.Popen([*serve, "--no-banner"], env=os.environ | keys, stdout=out, stderr=out)
-    options = {"key": "someone", "secret": "something-secret", "client_kwargs": {"endpoint_url": f"http://{address}"}}
-    try:
-        _await_bucket(options, server)
-        yield options
-    finally:
-        server.terminate()
-        server.wait(20)
-
-
-def _await_bucket(options: dict, server: subprocess.Popen) -> None:
-    for _ in range(120):
-        assert server.poll() is None, "the S3 server ended"
-        try:
-            s3fs.S3FileSystem(**options, skip_instance_cache=True).mkdir("corpus")
-            return
-        except Exception:
-            time.sleep(0.25)  # the server is another program: nothing to wait on but its answer
-    raise AssertionError("the S3 server did not answer")
-
-
 @pytest.mark.s3
-def test_object_storage_is_listed_and_read_like_a_folder(s3: dict, tmp_path: Path) -> None:
-    fs = s3fs.S3FileSystem(**s3)
+def test_object_storage_is_listed_and_read_like_a_folder(s3: S3Server, tmp_path: Path) -> None:
+    top, options = f"s3://{s3.bucket}/reader", s3.options
     pq.write_table(pa.Table.from_pylist([ROW] * 3), tmp_path / "p.parquet")
     for name, data in {
         "run/a.jsonl": content(20_000),
@@ -314,30 +274,34 @@ def test_object_storage_is_listed_and_read_like_a_folder(s3: dict, tmp_path: Pat
         "run/README.md": b"x",
         "run/_tmp/d.jsonl": b"x",
     }.items():
-        fs.pipe_file(f"corpus/{name}", data)
-    files = [f"s3://corpus/run/{name}" for name in ("a.jsonl", "in/b.jsonl.gz", "in/c.jsonl.zst", "p.parquet")]
-    assert expand(["s3://corpus/run"], s3) == expand(["s3://corpus/run/"], s3) == expand(["s3://corpus"], s3) == files
-    assert expand(["s3://corpus/run/*.jsonl"], s3) == files[:1]
-    assert expand(["s3://corpus/run/**/*.gz", files[0]], s3) == files[:2]
-    counts = [len(all_of(path, storage_options=s3)[0]) for path in files]
+        s3fs.S3FileSystem(**options).pipe_file(f"{top}/{name}", data)
+    files = [f"{top}/run/{name}" for name in ("a.jsonl", "in/b.jsonl.gz", "in/c.jsonl.zst", "p.parquet")]
+    assert expand([f"{top}/run"], options) == expand([f"{top}/run/"], options) == expand([top], options) == files
+    assert set(files) <= set(expand([f"s3://{s3.bucket}"], options))
+    assert expand([f"{top}/run/*.jsonl"], options) == files[:1]
+    assert expand([f"{top}/run/**/*.gz", files[0]], options) == files[:2]
+    counts = [len(all_of(path, storage_options=options)[0]) for path in files]
     assert counts == [20_000, 5, 5, 3]
-    assert fingerprint(files[0], s3).sha256 == hashlib.sha256(content(20_000)).hexdigest()
+    assert fingerprint(files[0], options).sha256 == hashlib.sha256(content(20_000)).hexdigest()
 
 
 @pytest.mark.s3
-def test_what_object_storage_refuses_is_one_message(s3: dict) -> None:
-    s3fs.S3FileSystem(**s3).pipe_file("corpus/some/a.jsonl", b"")
-    for path, options, said in (
-        ("s3://corpus/some/b.jsonl", s3, r"corpus/some has a.jsonl \(did you mean 'a.jsonl'"),
-        ("s3://corpus/none/*.jsonl", s3, "no corpus file there"),
-        ("s3://other-bucket/x", s3, "not there"),
-        ("s3://other-bucket/*.jsonl", s3, "not there"),
-        ("s3://corpus/some", s3 | {"secret": "wrong"}, "refused"),
-        ("s3://corpus/some/*.jsonl", s3 | {"key": "wrong"}, "refused"),
+def test_what_object_storage_refuses_is_one_message(s3: S3Server) -> None:
+    top, options = f"s3://{s3.bucket}/refused", s3.options
+    s3fs.S3FileSystem(**options).pipe_file(f"{top}/some/a.jsonl", b"")
+    for path, given, said in (
+        (f"{top}/some/b.jsonl", options, r"refused/some has a.jsonl \(did you mean 'a.jsonl'"),
+        (f"{top}/none/*.jsonl", options, "no corpus file there"),
+        ("s3://other-bucket/x", options, "not there"),
+        ("s3://other-bucket/*.jsonl", options, "not there"),
+        (f"{top}/some", options | {"secret": "wrong"}, "access refused"),
+        (f"{top}/some/*.jsonl", options | {"key": "wrong"}, "access refused"),
+        (f"{top}/some", options | {"endpoint_url": "not a url"}, "check the path's scheme and storage_options"),
+        (f"{top}/some", options | {"sekret": "x"}, "check the path's scheme and storage_options"),
     ):
         with pytest.raises(CorpusError, match=said) as caught:
-            expand([path], options)
+            expand([path], given)
         assert path in str(caught.value)
-        assert "something-secret" not in str(caught.value)
-    with pytest.raises(CorpusError, match="refused"):
-        list(read("s3://corpus/some/a.jsonl", storage_options=s3 | {"secret": "wrong"}))
+        assert SECRET not in str(caught.value)
+    with pytest.raises(CorpusError, match="access refused"):
+        list(read(f"{top}/some/a.jsonl", storage_options=options | {"secret": "wrong"}))

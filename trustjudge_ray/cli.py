@@ -1,11 +1,14 @@
 """The command `trustjudge`. Thin: what a test would want to call lies in `runs`.
 
-Exit status: 0 done, 1 failed, 2 usage or configuration, 130 interrupted. A user's mistake is one message.
+Exit status: 0 done, 1 failed, 2 usage or configuration, 130 interrupted, 143 ended by SIGTERM. A user's mistake is
+one message.
 """
 
+import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -175,8 +178,24 @@ def report(run_path: str, overrides: tuple[str, ...]) -> None:
     click.echo(f"report: {folder.path}/report.html")
 
 
+class _Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
+def _stopped(status: int) -> NoReturn:
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)  # what was started is being ended; a second Ctrl-C would leave some of it
+    click.echo("stopped; what was judged is saved: the same command goes on from there", err=True)
+    sys.exit(status)
+
+
 def main() -> None:
     """Entry point: every error of ours is one message and an exit status."""
+    signal.signal(signal.SIGTERM, _terminate)
     usage, failure = _errors()
     try:
         cli.main(standalone_mode=False)
@@ -184,8 +203,9 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped; what was judged is saved: the same command goes on from there", err=True)
-        sys.exit(130)
+        _stopped(130)
+    except _Terminated:
+        _stopped(143)
     except usage as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -58,6 +58,9 @@ class JudgeConfig:
     on_overflow: str = "truncate"
     """A prompt over the context: `truncate` cuts the responses in the middle, `fail` gives status too_long."""
     trust_remote_code: bool = False
+    """Whether code that comes with a model may run. Off unless you say so."""
+    template_arguments: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template, such as {enable_thinking: false}."""
     engine_args: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the engine, as it names them (vLLM: gpu_memory_utilization, quantization, ...)."""
     scripted: dict[str, Any] = field(default_factory=dict)

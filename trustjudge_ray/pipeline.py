@@ -1,16 +1,23 @@
 """Ray moves batches: files into buckets, buckets into tasks, tasks through judges into parts.
 
 Three passes over Ray Data, each resumable because everything it writes is named by its content:
-`read_corpus` (one task a file), `plan_tasks` (one task a bucket), `judge_pending` (blocks of tasks through a
-pool of judge actors). Only ledgers of a few numbers come back to the driver.
+`read_corpus` (one task a file), `plan_tasks` (bucket after bucket), `judge_pending` (blocks of at most
+`run.batch_size` tasks through a pool of judge actors, each written as a part of every bucket in it). Only ledgers
+of a few numbers come back to the driver.
 """
 
+import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import re
+import signal
 import sys
+import tempfile
+import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +28,7 @@ import ray
 import ray.data
 
 from trustjudge_ray import ingest
-from trustjudge_ray.config import ClusterConfig, Config, JudgeConfig, judge_name
+from trustjudge_ray.config import ClusterConfig, Config, ConfigError, JudgeConfig, judge_name
 from trustjudge_ray.corpus import reader
 from trustjudge_ray.identity import bucket_of, id_key
 from trustjudge_ray.judging import base, plan, scripted
@@ -30,7 +37,14 @@ from trustjudge_ray.schema import TASKS, check
 from trustjudge_ray.store import PENDING_TASKS, RunFolder
 
 Ledger = dict[str, Any]
-_LIGHT = {"num_cpus": 0.25}
+_LIGHT = {"num_cpus": 0.5}
+_LOCAL_ENVIRONMENT = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # Ray's C++ parts print into the user's terminal; errors come as exceptions
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",  # starting a worker anew costs seconds
+}
+"""For the processes of a local Ray, where the user's environment does not say otherwise."""
+_REMARK = b"Set ray log level from environment variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +63,66 @@ class Planned:
 
 
 def start(cluster: ClusterConfig) -> None:
-    """Join the cluster that is configured or that started this job; otherwise start a local one."""
+    """Join the cluster that is configured or that started this job; otherwise start a local one, which ends with
+    this process however it ends."""
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     if ray.is_initialized():
         pass
     elif address:
         ray.init(address=address, **quiet)
     else:
+        for name, value in _LOCAL_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         memory = int(cluster.object_store_gb * 2**30) if cluster.object_store_gb else None
-        ray.init(
-            num_cpus=cluster.num_cpus or max(2, os.cpu_count() or 2),
-            include_dashboard=False,
-            object_store_memory=memory,
-            **quiet,
-        )
+        with _without_remark():
+            ray.init(
+                num_cpus=cluster.num_cpus or max(os.cpu_count() or 1, math.ceil(_judge_cpus(cluster)) + 1),
+                include_dashboard=False,
+                object_store_memory=memory,
+                **quiet,
+            )
+        _refuse_too_small(cluster)
+    if on_sigterm != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own, which exits without a word
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _without_remark() -> Iterator[None]:
+    """Take one line out of standard error: Ray's C++ remark that RAY_BACKEND_LOG_LEVEL is set. The rest follows."""
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            said.seek(0)
+            os.write(2, b"".join(line for line in said if _REMARK not in line))
+
+
+def _judge_cpus(cluster: ClusterConfig) -> float:
+    return cluster.replicas * cluster.cpus_per_replica
+
+
+def _refuse_too_small(cluster: ClusterConfig) -> None:
+    """Ray would wait for ever for what a local cluster does not have, or if judges held every CPU."""
+    have = ray.cluster_resources()
+    needs = {"CPU": _judge_cpus(cluster) + _LIGHT["num_cpus"], "GPU": cluster.replicas * cluster.gpus_per_replica}
+    for kind, need in needs.items():
+        if need > have.get(kind, 0.0):
+            stop()
+            raise ConfigError(
+                f"cluster: {cluster.replicas} replicas need {need:g} {kind}s (with {_LIGHT['num_cpus']:g} CPUs to read "
+                f"and write), this machine's Ray has {have.get(kind, 0.0):g}; lower cluster.replicas or "
+                f"cluster.{kind.lower()}s_per_replica, or join a larger cluster with cluster.address"
+            )
 
 
 def stop() -> None:
@@ -90,7 +145,7 @@ def read_corpus(config: Config, folder: RunFolder) -> list[Ledger]:
     files = reader.expand(list(config.corpus.paths), folder.options)
     ingest.clear(folder)
     read = functools.partial(_on_rows, functools.partial(_ingest, corpus=config.corpus, folder=folder))
-    ledgers = _ledgers(_rows([{"path": path} for path in files]).map_batches(read, **_BLOCKS, num_cpus=0.5))
+    ledgers = _ledgers(_rows([{"path": path} for path in files]).map_batches(read, **_BLOCKS, num_cpus=1))
     return sorted(ledgers, key=lambda ledger: ledger["source"])
 
 
@@ -101,8 +156,9 @@ def plan_tasks(config: Config, folder: RunFolder, specs: list[plan.Spec], bucket
     work = functools.partial(_plan_bucket, config=config, folder=folder, specs=specs, questions=None)
     if config.run.limit is not None:
         work = functools.partial(work, questions=_first_questions(folder, config.run.limit))
-    dataset = _rows([{"bucket": bucket} for bucket in buckets])
-    ledgers = list(_ledgers(dataset.map_batches(functools.partial(_on_rows, work), **_BLOCKS, num_cpus=0.5)))
+    tasks = 2 * math.ceil(ray.cluster_resources().get("CPU", 1.0))
+    dataset = _blocks([[{"bucket": bucket} for bucket in buckets[first::tasks]] for first in range(tasks)])
+    ledgers = list(_ledgers(dataset.map_batches(functools.partial(_on_rows, work), **_BLOCKS, num_cpus=1)))
     folder.remove(ingest.STAGING)
     pending: dict[str, dict[int, int]] = {}
     for ledger in ledgers:
@@ -119,16 +175,12 @@ def judge_pending(
     Raises:
         base.RunError: the judge does not start, or the engine is gone for good.
     """
-    shards = [
-        {"bucket": bucket, "start": first, "stop": min(first + config.run.batch_size, count)}
-        for bucket, count in sorted(pending.items())
-        for first in range(0, count, config.run.batch_size)
-    ]
-    if not shards:
+    blocks = _shards(pending, config.run.batch_size)
+    if not blocks:
         return
-    load = functools.partial(_load_shard, folder=folder, judge=judge_name(judge))
+    load = functools.partial(_load_shards, folder=folder, judge=judge_name(judge), plan_id=uuid.uuid4().hex)
     dataset = (
-        _rows(shards)
+        _blocks(blocks)
         .map_batches(load, **_BLOCKS, **_LIGHT)
         .map_batches(
             JudgeActor, fn_constructor_args=(judge, protocols, config.cluster), **_BLOCKS, **_pool(judge, config)
@@ -136,6 +188,26 @@ def judge_pending(
         .map_batches(functools.partial(_write, folder=folder), **_BLOCKS, **_LIGHT)
     )
     yield from _ledgers(dataset)
+
+
+def _shards(pending: dict[int, int], size: int) -> list[list[Ledger]]:
+    """The pending tasks cut into blocks of `size`, bucket after bucket: each block as the ranges of buckets in it.
+
+    Only the last block is smaller, so that many small buckets cost no more batches than a few large ones.
+    """
+    blocks: list[list[Ledger]] = []
+    room = 0
+    for bucket, count in sorted(pending.items()):
+        start = 0
+        while start < count:
+            if room == 0:
+                blocks.append([])
+                room = size
+            stop = min(start + room, count)
+            blocks[-1].append({"bucket": bucket, "start": start, "stop": stop})
+            room -= stop - start
+            start = stop
+    return blocks
 
 
 class JudgeActor:
@@ -184,7 +256,12 @@ def _pool(judge: JudgeConfig, config: Config) -> dict[str, Any]:
 
 def _rows(rows: list[Ledger]) -> ray.data.Dataset:
     """A dataset with one block for each row, so that each is a task of its own."""
-    return ray.data.from_arrow([pa.Table.from_pylist([row]) for row in rows])
+    return _blocks([[row] for row in rows])
+
+
+def _blocks(blocks: list[list[Ledger]]) -> ray.data.Dataset:
+    """A dataset of these blocks, each a task of its own; empty ones are left out."""
+    return ray.data.from_arrow([pa.Table.from_pylist(block) for block in blocks if block])
 
 
 def _on_rows(work: Callable[..., Ledger], batch: pa.Table) -> pa.Table:
@@ -247,15 +324,28 @@ def _first_questions(folder: RunFolder, limit: int) -> set[str]:
     return set(sorted(ids, key=id_key(list(ids)))[:limit])
 
 
-def _load_shard(batch: pa.Table, folder: RunFolder, judge: str) -> pa.Table:
+def _load_shards(batch: pa.Table, folder: RunFolder, judge: str, plan_id: str) -> pa.Table:
     tables = []
     for shard in batch.to_pylist():
-        name = f"bucket={shard['bucket']:03d}.parquet"
+        tasks, responses = _bucket_to_judge(plan_id, shard["bucket"], judge, folder)
+        tasks = tasks.slice(shard["start"], shard["stop"] - shard["start"])
+        tables.append(plan.with_texts(tasks, responses))
+    return pa.concat_tables(tables)
+
+
+_last_bucket: dict[tuple[str, int], tuple[pa.Table, pa.Table]] = {}
+"""What this process read last: blocks follow one another through a bucket."""
+
+
+def _bucket_to_judge(plan_id: str, bucket: int, judge: str, folder: RunFolder) -> tuple[pa.Table, pa.Table]:
+    """A bucket's pending tasks of a judge, in the plan's order, and the bucket's responses."""
+    if (plan_id, bucket) not in _last_bucket:
+        name = f"bucket={bucket:03d}.parquet"
         tasks = folder.read_table(f"tasks/{name}")
         tasks = tasks.filter(pc.and_(tasks["pending"], pc.equal(tasks["judge"], judge))).select(TASKS.names)
-        tasks = tasks.slice(shard["start"], shard["stop"] - shard["start"])
-        tables.append(plan.with_texts(tasks, folder.read_table(f"responses/{name}")))
-    return pa.concat_tables(tables)
+        _last_bucket.clear()
+        _last_bucket[plan_id, bucket] = (tasks, folder.read_table(f"responses/{name}"))
+    return _last_bucket[plan_id, bucket]
 
 
 def _write(judgments: pa.Table, folder: RunFolder) -> pa.Table:

@@ -25,9 +25,13 @@ from trustjudge_ray.corpus import reader
 from trustjudge_ray.identity import bucket_of, content_hash
 from trustjudge_ray.judging import base, plan, protocols
 from trustjudge_ray.report import page, tables
-from trustjudge_ray.schema import TASKS, check
+from trustjudge_ray.schema import METRICS, RATINGS, SCORES, TASKS, VERDICTS, check
 from trustjudge_ray.storage import open_binary
 from trustjudge_ray.store import PENDING_TASKS, RunFolder
+
+
+_TABLES = {"scores": SCORES, "verdicts": VERDICTS, "metrics": METRICS, "ratings": RATINGS}
+"""What `evaluate` writes."""
 
 
 @dataclass
@@ -214,9 +218,9 @@ def evaluate(folder: RunFolder, settings: AnalysisConfig) -> evaluation.Evaluati
     """Compute every table from the folder's judgments and write them beside it."""
     judgments, _ = folder.judgments()
     found = evaluation.evaluate(judgments, folder.protocols(), folder.responses(), settings)
-    for name in ("scores", "verdicts", "metrics", "ratings"):
+    for name, schema in _TABLES.items():
         frame: pl.DataFrame = getattr(found, name)
-        folder.write_table(f"{name}.parquet", evaluation.as_arrow(name, frame))
+        folder.write_table(f"{name}.parquet", check(frame.to_arrow(), schema))
         if name != "verdicts":
             folder.write_bytes(f"{name}.csv", frame.write_csv().encode("utf-8"))
     folder.write_json("metrics.json", {"metrics": found.metrics.to_dicts(), "ratings": found.ratings.to_dicts()})

@@ -1,35 +1,72 @@
-"""Opening storage, local or s3://, with errors that say what is wrong with it."""
+"""The one way to storage, local or s3://: opened with fsspec, with errors that say what is wrong with it.
+
+fsspec and its drivers are imported when storage is first used, so that commands start fast.
+"""
 
 import contextlib
+import os
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-import fsspec
+if TYPE_CHECKING:
+    import fsspec
 
-_S3_DEFAULTS = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 3}}}
+_PATIENT: Final = {"connect_timeout": 4, "read_timeout": 20, "retries": {"max_attempts": 3}}
+"""For S3, where the user's own config_kwargs do not say otherwise: a wrong endpoint is known within half a minute,
+and a store that is busy is asked again."""
+_IMPATIENT: Final = {"connect_timeout": 4, "read_timeout": 10, "retries": {"max_attempts": 0}}
+_IMPATIENT_ATTEMPTS: Final = 2
+
+_DRIVERS: Final = ("botocore", "aiobotocore", "aiohttp")
+"""Whose exceptions speak of the store. Told by name: importing them would slow down every command."""
 
 
 class StorageError(OSError):
     """Storage cannot be used: names the place, what it answered, and what to look at."""
 
 
-def filesystem(path: str, options: dict[str, Any] | None = None) -> tuple[fsspec.AbstractFileSystem, str]:
-    """The file system of a path, and the path on it.
+def is_local(path: str) -> bool:
+    """Whether a path is on this machine's disk."""
+    return "://" not in path or path.startswith(("file://", "local://"))
 
-    S3 gets short timeouts and few retries, so that a wrong endpoint is an error within half a minute.
+
+def plain(path: str) -> str:
+    """A local path without its scheme, `~` expanded."""
+    return os.path.expanduser(path.removeprefix("file://").removeprefix("local://"))
+
+
+def filesystem(
+    path: str, options: dict[str, Any] | None = None, patient: bool = True
+) -> tuple["fsspec.AbstractFileSystem", str]:
+    """The file system of a path, and the path on it. A store is not asked anything yet.
+
+    Args:
+        options: for fsspec; local paths need none.
+        patient: whether a store that does not answer is asked again and again. Otherwise it is an error within
+            half a minute, whatever it does: for the first look.
 
     Raises:
-        StorageError: the protocol is unknown or its driver is missing.
+        StorageError: the scheme is unknown, or an option is.
     """
-    options = dict(options or {})
-    if path.startswith(("s3://", "s3a://")):
-        options = _S3_DEFAULTS | {"use_listings_cache": False} | options
-    else:
-        options = {}
+    import fsspec
+
+    if is_local(path):
+        return fsspec.core.url_to_fs(plain(path))
+    given = dict(options or {})
     try:
-        return fsspec.core.url_to_fs(path, **options)
-    except (ValueError, ImportError) as error:
-        raise StorageError(f"{path}: {error}; use a local path or s3://bucket/…") from error
+        if not path.startswith(("s3://", "s3a://")):
+            return fsspec.core.url_to_fs(path, **given)
+        users = given.pop("config_kwargs", None) or {}
+        given["config_kwargs"] = (_PATIENT if patient else _IMPATIENT) | users
+        given["use_listings_cache"] = False  # other processes write too
+        given["skip_instance_cache"] = bool(users) and not patient  # the patient one must not get fewer attempts
+        fs, inner = fsspec.core.url_to_fs(path, **given)
+        if not patient:
+            fs.retries = _IMPATIENT_ATTEMPTS
+        fs.connect()  # asks nothing of the store; says now what is wrong with the options
+    except (ImportError, TypeError, ValueError) as error:
+        raise StorageError(f"{path}: check the path's scheme and storage_options: {_said(error)}") from error
+    return fs, inner
 
 
 def open_binary(path: str, options: dict[str, Any] | None = None) -> BinaryIO:
@@ -38,39 +75,44 @@ def open_binary(path: str, options: dict[str, Any] | None = None) -> BinaryIO:
     Raises:
         StorageError: it is not there, or storage refuses.
     """
-    fs, inner = filesystem(path, options)
     with explained(path):
+        fs, inner = filesystem(path, options)
         return fs.open(inner, "rb")
 
 
 def present(path: str, options: dict[str, Any] | None = None) -> bool:
     """Whether there is a file or folder of that path."""
-    fs, inner = filesystem(path, options)
     with explained(path):
+        fs, inner = filesystem(path, options)
         return fs.exists(inner)
 
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turn what drivers raise into one StorageError about `path`."""
+    """Turn what disks and drivers raise into one StorageError about `path`; other exceptions pass."""
     try:
         yield
     except StorageError:
         raise
-    except FileNotFoundError as error:
-        raise StorageError(f"{path}: not found ({_first_line(error)}); check the bucket and the path") from error
     except PermissionError as error:
-        raise StorageError(f"{path}: access denied ({_first_line(error)}); check the credentials") from error
-    except OSError as error:
-        raise StorageError(f"{path}: {type(error).__name__}: {_first_line(error)}") from error
+        check = "its permissions" if is_local(path) else "the credentials and their rights"
+        raise StorageError(f"{path}: access refused ({_said(error)}); check {check}") from error
+    except FileNotFoundError as error:
+        check = "the path" if is_local(path) else "the bucket and the path"
+        raise StorageError(f"{path}: not there ({_said(error)}); check {check}") from error
+    except IsADirectoryError as error:
+        raise StorageError(f"{path}: a folder where a file is meant") from error
     except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("botocore", "aiobotocore", "aiohttp"):
+        if type(error).__name__ == "NoCredentialsError":
+            message = "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or storage_options.anon: true"
+            raise StorageError(f"{path}: {message}") from error
+        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _DRIVERS:
             raise
-        raise StorageError(
-            f"{path}: {type(error).__name__}: {_first_line(error)}; check endpoint and credentials"
-        ) from error
+        if is_local(path):
+            raise StorageError(f"{path}: {_said(error)}") from error
+        message = f"the storage does not answer as it should: {_said(error)}; check the endpoint and storage_options"
+        raise StorageError(f"{path}: {message}") from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__

@@ -8,6 +8,7 @@ Layout (DESIGN §4): `config.yaml`, `protocols/`, `responses/bucket=NNN.parquet`
 import contextlib
 import json
 import re
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,7 +25,9 @@ from trustjudge_ray.storage import StorageError, explained, filesystem
 PENDING_TASKS = pa.schema([*TASKS, pa.field("pending", pa.bool_(), nullable=False)])
 """TASKS of a run, each with whether a judge must still be asked when the run was planned."""
 
-_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{32}$")
+_TEMPORARY = re.compile(r"\.(tmp|probe)-[0-9a-f]{32}$")
+_STALE_SECONDS = 3600
+"""Other runs may be writing into a shared store: what is younger may be theirs."""
 
 
 class RunFolder:
@@ -45,6 +48,10 @@ class RunFolder:
 
     def __reduce__(self) -> tuple:
         return (RunFolder, (self.path, self.options, self.store))
+
+    @property
+    def _owns_store(self) -> bool:
+        return self.store.startswith(self.path + "/")
 
     # --- files -------------------------------------------------------------------------------
 
@@ -82,31 +89,47 @@ class RunFolder:
 
     def remove(self, folder: str) -> None:
         """Remove a file or folder of the run folder, if it is there."""
+        where = f"{self._root}/{folder}"
         with explained(f"{self.path}/{folder}"), contextlib.suppress(FileNotFoundError):
-            self._fs.rm(f"{self._root}/{folder}", recursive=True)
+            if _is_disk(self._fs):
+                self._fs.rm(where, recursive=True)
+                return
+            with ThreadPoolExecutor(8) as pool:  # one by one: not every store knows S3's request for many
+                list(pool.map(self._fs.rm_file, _find(self._fs, where)))
 
     def remove_temporary(self) -> int:
-        """Remove what an interrupted write left behind; how many files that was."""
-        count = 0
-        for fs, root in ((self._fs, self._root), (self._store_fs, self._store_root)):
-            with explained(root):
-                for path in _find(fs, root):
-                    if _TEMPORARY.search(path):
-                        fs.rm_file(path)
-                        count += 1
-        return count
+        """Remove what an interrupted write left behind; how many files that was.
+
+        In a store that other runs share only what is older than an hour. Writes to S3 leave nothing behind.
+        """
+        own = [path for path in _top(self._fs, self._root) if _TEMPORARY.search(path)]
+        if _is_disk(self._fs):
+            own += [path for path in _find(self._fs, self._root) if _TEMPORARY.search(path) and path not in own]
+        for path in own:
+            _remove(self._fs, path)
+        if self._owns_store or not _is_disk(self._store_fs):
+            return len(own)
+        left = [path for path in _find(self._store_fs, self._store_root) if _TEMPORARY.search(path)]
+        stale = [path for path in left if _age(self._store_fs, path) > _STALE_SECONDS]
+        for path in stale:
+            _remove(self._store_fs, path)
+        return len(own) + len(stale)
 
     def probe(self) -> None:
-        """Write, read and remove a small file, so that a storage error comes before any work.
+        """Write, read and remove a small file, so that a storage error comes before any work, and soon.
 
         Raises:
-            StorageError: storage refuses one of the three.
+            StorageError: storage refuses one of the three, or does not answer within half a minute.
         """
-        name = f".probe-{uuid.uuid4().hex}"
-        self.write_bytes(name, b"probe")
-        if self.read_bytes(name) != b"probe":
-            raise StorageError(f"{self.path}: a file read back differs from what was written")
-        self.remove(name)
+        for place in [self.path] if self._owns_store else [self.path, self.store]:
+            fs, root = filesystem(place, self.options, patient=False)
+            path = f"{root}/.probe-{uuid.uuid4().hex}"
+            with explained(place):
+                _commit(fs, path, b"probe")
+                found = fs.cat_file(path)
+                fs.rm_file(path)
+            if found != b"probe":
+                raise StorageError(f"{place}: a file read back differs from what was written")
 
     # --- tables ------------------------------------------------------------------------------
 
@@ -205,13 +228,37 @@ def _dictionary(table: pa.Table) -> list[str]:
 
 def _commit(fs: Any, path: str, content: bytes) -> None:
     """Local: write beside, then rename. S3: one PUT appears whole or not at all."""
-    if "file" not in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+    if not _is_disk(fs):
         fs.pipe_file(path, content)
         return
     fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
     temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     fs.pipe_file(temporary, content)
     fs.mv(temporary, path)
+
+
+def _is_disk(fs: Any) -> bool:
+    return "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
+
+
+def _age(fs: Any, path: str) -> float:
+    """Seconds since a file was written; 0 if it is gone by now."""
+    with contextlib.suppress(FileNotFoundError):
+        return time.time() - fs.modified(path).timestamp()
+    return 0.0
+
+
+def _remove(fs: Any, path: str) -> None:
+    with explained(path), contextlib.suppress(FileNotFoundError):
+        fs.rm_file(path)
+
+
+def _top(fs: Any, folder: str) -> list[str]:
+    """What lies in a folder itself; nothing if it does not exist."""
+    fs.invalidate_cache()
+    with explained(folder), contextlib.suppress(FileNotFoundError):
+        return fs.ls(folder, detail=False)
+    return []
 
 
 def _find(fs: Any, folder: str) -> list[str]:

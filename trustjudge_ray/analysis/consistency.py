@@ -13,8 +13,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trustjudge_ray.analysis.comparisons import Comparisons
-from trustjudge_ray.analysis.layout import Layout, by_reason, plain_rows, ratio_rows
-from trustjudge_ray.analysis.readouts import Floats
+from trustjudge_ray.analysis.layout import Layout, by_reason, plain_rows, ratio_rows, stacked
+from trustjudge_ray.analysis.readouts import Floats, judged_by
 from trustjudge_ray.analysis.scoring import SCORING_RULES
 from trustjudge_ray.analysis.tolerances import EQUAL
 
@@ -54,7 +54,7 @@ def response_scores(
     scores: pl.DataFrame, judge: str | None, protocol: str | None, layout: Layout, tolerances: Sequence[float]
 ) -> ResponseScores:
     """SCORES of one judge and protocol, by the numbers of their responses in the layout."""
-    mine = scores.filter((pl.col("judge") == judge) & (pl.col("protocol") == protocol))
+    mine = scores.filter(judged_by(judge, protocol))
     statuses = (NEVER_ASKED, *mine["status"].unique().sort().to_list())
     count = len(layout.responses)
     score, status = {}, {}
@@ -114,26 +114,23 @@ def conflict_rows(
 
 
 def _joint(signs: Signs, outcomes: Signs, question: NDArray[np.int64], questions: int) -> NDArray[np.int64]:
-    """(T, V, Q, 3, 3): how many pairs of a question have each sign of the scores (−1, 0, +1) and each verdict."""
+    """(T·V, Q, 3, 3): how many pairs of a question have each sign of the scores (−1, 0, +1) and each verdict."""
     table = np.empty((len(signs), len(outcomes), questions * 9), dtype=np.int64)
     place = question * 9 + 4
     for s, sign in enumerate(signs):
         row = place + 3 * sign
         for v, outcome in enumerate(outcomes):
             table[s, v] = np.bincount(row + outcome, minlength=questions * 9)
-    return table.reshape(len(signs), len(outcomes), questions, 3, 3)
+    return table.reshape(len(signs) * len(outcomes), questions, 3, 3)
 
 
 def _conflicts(
-    layout: Layout, keys: Mapping[str, object], joint: NDArray[np.int64], lost: dict[str, Floats], confidence: float
+    layout: Layout, keys: Mapping[str, object], cells: NDArray[np.int64], lost: dict[str, Floats], confidence: float
 ) -> list[pl.DataFrame]:
-    cells = joint.reshape(-1, layout.questions, 3, 3)
     cases = cells.sum(axis=(2, 3))
-    rows = [
-        ratio_rows(layout, {**keys, "metric": metric}, hits, cases, lost, confidence)
-        for metric, signs in CONFLICTS.items()
-        for hits in (sum((cells[:, :, s + 1, v + 1] for s, v in signs), np.zeros_like(cases)),)
-    ]
+    hits = [sum((cells[:, :, s + 1, v + 1] for s, v in signs), np.zeros_like(cases)) for signs in CONFLICTS.values()]
+    every = stacked(keys, list(CONFLICTS), len(cases))
+    rows = ratio_rows(layout, every, np.concatenate(hits), np.tile(cases, (len(CONFLICTS), 1)), lost, confidence)
     chance, totals = [], []
     for questions in layout.categories.values():
         table = cells[:, questions].sum(axis=1)
@@ -143,4 +140,4 @@ def _conflicts(
         chance.append(1 - score_ties * verdict_ties - (1 - score_ties) * (1 - verdict_ties) / 2)
         totals.append(total)
     named = {**keys, "metric": "chance_conflict_ratio"}
-    return [*rows, plain_rows(layout, named, np.stack(chance, axis=1), np.stack(totals, axis=1))]
+    return [rows, plain_rows(layout, named, np.stack(chance, axis=1), np.stack(totals, axis=1))]

@@ -7,7 +7,7 @@ from trustjudge_ray.analysis.comparisons import Comparisons
 from trustjudge_ray.analysis.consistency import ResponseScores
 from trustjudge_ray.analysis.inference import mean_intervals, soft_ratio_intervals
 from trustjudge_ray.analysis.layout import Indices, Layout, by_reason, ratio_rows
-from trustjudge_ray.analysis.readouts import Floats
+from trustjudge_ray.analysis.readouts import Floats, judged_by
 from trustjudge_ray.analysis.tolerances import EQUAL
 
 
@@ -19,12 +19,8 @@ def coverage_rows(
     Failed judgments are the cases that are no hits; `excluded_by` breaks them down by status, so here excluded =
     cases − hits. Pairs of identical texts are not asked for.
     """
-    mine = judgments.filter(
-        (pl.col("judge") == judge)
-        & (pl.col("protocol") == protocol)
-        & (pl.col("repeat") == 0)
-        & (pl.col("status") != "identical")
-    )
+    asked = (pl.col("repeat") == 0) & (pl.col("status") != "identical")
+    mine = judgments.filter(judged_by(judge, protocol) & asked)
     question, _, _ = layout.numbered(mine, "response_a")
     table = by_reason(mine["status"], question, layout.questions)
     cases = sum(table.values(), np.zeros(layout.questions))
@@ -43,9 +39,7 @@ def reading_rows(layout: Layout, scores: pl.DataFrame, scored: ResponseScores, c
     """
     keys = {"judge": scored.judge, "protocol": scored.protocol}
     rule = next(iter(scored.score))
-    mine = scores.filter(
-        (pl.col("judge") == scored.judge) & (pl.col("protocol") == scored.protocol) & (pl.col("rule") == rule)
-    )
+    mine = scores.filter(judged_by(scored.judge, scored.protocol) & (pl.col("rule") == rule))
     question, _, _ = layout.numbered(mine, "response_id")
     mass, share = mine["label_mass"].to_numpy(), mine["entropy_share"].to_numpy()
     rows = [

@@ -1,6 +1,6 @@
 """Which questions and responses there are, numbered: what per-question counts are arranged by."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,40 +110,54 @@ def ratio_rows(
     """METRICS rows for C ratios, overall and by category, each with its interval and what was excluded.
 
     Args:
-        keys: columns of METRICS, `metric` among them; each one value for all C rows or C values.
+        keys: columns of METRICS, `metric` among them; each one value for all C rows, or an array (C,).
         hits, cases: (C, Q), or (Q,) for one ratio.
         excluded: by reason (Q,) counts, the same for all C.
         intervals: one of the functions of `inference`.
     """
     hits, cases = np.atleast_2d(hits), np.atleast_2d(cases)
-    parts = []
-    for category, questions in layout.categories.items():
+    parts: dict[str, list[Any]] = {name: [] for name in ("value", "low", "high", "hits", "cases", "questions")}
+    lost = []
+    for questions in layout.categories.values():
         found: RatioIntervals = intervals(hits[:, questions], cases[:, questions], confidence)
-        values = {name: getattr(found, name) for name in ("value", "low", "high", "hits", "cases", "questions")}
-        lost = reason_columns({reason: int(counts[questions].sum()) for reason, counts in excluded.items()})
-        parts.append(_frame(keys, {**values, **lost, "category": category}, len(hits)))
-    return pl.concat(parts)
+        for name, part in parts.items():
+            part.append(getattr(found, name))
+        lost.append(reason_columns({reason: int(counts[questions].sum()) for reason, counts in excluded.items()}))
+    values = {name: np.concatenate(part) for name, part in parts.items()}
+    return _frame(layout, keys, values, lost, len(hits))
+
+
+def stacked(keys: Mapping[str, Any], metrics: Sequence[str], each: int) -> dict[str, Any]:
+    """Keys of `each` rows as those of several metrics, one after the other."""
+    repeated = {name: np.tile(value, len(metrics)) for name, value in keys.items() if isinstance(value, np.ndarray)}
+    return {**keys, **repeated, "metric": np.repeat(np.array(metrics, dtype=object), each)}
 
 
 def plain_rows(layout: Layout, keys: Mapping[str, Any], values: NDArray[Any], cases: NDArray[Any]) -> pl.DataFrame:
     """METRICS rows of numbers that have no interval: `values` and `cases` are (C, categories), in their order."""
-    parts = [
-        _frame(
-            keys, {"value": values[:, c], "cases": cases[:, c], "category": category, **reason_columns({})}, len(values)
-        )
-        for c, category in enumerate(layout.categories)
-    ]
-    return pl.concat(parts)
+    lost = [reason_columns({})] * len(layout.categories)
+    return _frame(layout, keys, {"value": values.T.ravel(), "cases": cases.T.ravel()}, lost, len(values))
 
 
-def _frame(keys: Mapping[str, Any], more: Mapping[str, Any], height: int) -> pl.DataFrame:
+def _frame(
+    layout: Layout,
+    keys: Mapping[str, Any],
+    values: Mapping[str, NDArray[Any]],
+    lost: Sequence[Mapping[str, Any]],
+    height: int,
+) -> pl.DataFrame:
+    """METRICS with `height` rows for each category, one category after the other."""
+    groups = len(layout.categories)
+    each = {"category": list(layout.categories), **{name: [row[name] for row in lost] for name in reason_columns({})}}
     columns = []
     for name, kind in COLUMNS.items():
-        value = keys.get(name, more.get(name))
-        if isinstance(value, np.ndarray):
-            columns.append(pl.Series(name, value, nan_to_null=True).cast(kind))
-        elif isinstance(value, (list, tuple)):
-            columns.append(pl.Series(name, value, dtype=kind))
+        if name in values:
+            columns.append(pl.Series(name, values[name], nan_to_null=True).cast(kind))
+        elif name in each:
+            of_category = pl.Series(name, each[name], dtype=kind)
+            columns.append(of_category.gather(np.repeat(np.arange(groups), height)))
+        elif isinstance(keys.get(name), np.ndarray):
+            columns.append(pl.Series(name, np.tile(keys[name], groups)).cast(kind))
         else:
-            columns.append(pl.Series(name, [value], dtype=kind).new_from_index(0, height))
+            columns.append(pl.Series(name, [keys.get(name)], dtype=kind).new_from_index(0, height * groups))
     return pl.DataFrame(columns)

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trustjudge_ray.analysis.comparisons import Comparisons, RuleOutcomes
-from trustjudge_ray.analysis.layout import Indices, Layout, plain_rows, ratio_rows
+from trustjudge_ray.analysis.layout import Indices, Layout, plain_rows, ratio_rows, stacked
 from trustjudge_ray.analysis.readouts import Floats
 from trustjudge_ray.analysis.transitivity import (
     FAULTS,
@@ -226,20 +226,21 @@ def _rule_rows(
         "k": k,
         "tolerance": np.array(found.tolerances),
     }
-    rows = [
-        ratio_rows(layout, {**keys, "metric": f"non_transitivity_{fault}"}, faulty, complete, lost, confidence)
-        for fault, faulty in counts.faulty[rule][k].items()
-    ]
+    faulty = counts.faulty[rule][k]
+    every = stacked(keys, [f"non_transitivity_{fault}" for fault in faulty], len(complete))
+    cases = np.tile(complete, (len(faulty), 1))
+    rows = ratio_rows(layout, every, np.concatenate(list(faulty.values())), cases, lost, confidence)
     valid = comparisons.counted(found.valid, None, layout)
     ties = np.stack([comparisons.counted(found.valid, outcome == 0, layout) for outcome in found.outcomes])
-    chance, cases = np.full((len(ties), len(layout.categories)), np.nan), np.zeros((len(ties), len(layout.categories)))
+    shape = (len(ties), len(layout.categories))
+    chance, totals = np.full(shape, np.nan), np.zeros(shape)
     for c, questions in enumerate(layout.categories.values()):
-        cases[:, c] = complete[:, questions].sum(axis=1)
+        totals[:, c] = complete[:, questions].sum(axis=1)
         total = valid[questions].sum()
         if total:
             shares = ties[:, questions].sum(axis=1) / total
             chance[:, c] = [chance_of_fault(share, k) for share in shares]
-    return [*rows, plain_rows(layout, {**keys, "metric": "chance_non_transitivity_ratio"}, chance, cases)]
+    return [rows, plain_rows(layout, {**keys, "metric": "chance_non_transitivity_ratio"}, chance, totals)]
 
 
 def _warnings(field: _Field, comparisons: Comparisons, sizes: Sequence[int]) -> list[str]:

@@ -80,6 +80,13 @@ def grouped(judgments: pl.DataFrame, by: Sequence[str], about: Sequence[str]) ->
     return Groups(keys.drop("_group", "_status"), keys["_status"], rows, group, first)
 
 
+def judged_by(judge: str | None, protocol: str | None) -> pl.Expr:
+    """Rows of this judge and protocol; none where one of them is None, which stands for "there is none"."""
+    if judge is None or protocol is None:
+        return pl.lit(False)
+    return (pl.col("judge") == judge) & (pl.col("protocol") == protocol)
+
+
 def unreadable_as_status(judgments: pl.DataFrame) -> pl.DataFrame:
     """The same judgments; an "ok" one whose distribution holds a NaN is `bad_logprob`."""
     bad = pl.col("label_logprobs").list.eval(pl.element().is_nan()).list.any().fill_null(False)

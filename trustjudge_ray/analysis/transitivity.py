@@ -24,10 +24,11 @@ Counts = NDArray[np.int64]
 Words = NDArray[Any]
 
 MOST_RESPONSES: Final = 100
-MOST_SUBSETS: Final = 20_000_000
+MOST_SUBSETS: Final = 6_000_000
 """Beyond either (responses; (k−1)-subsets of one question) subsets are sampled instead of counted."""
 
 _PARENTS_BYTES: Final = 8_000_000
+_FEWEST_LANES: Final = 16
 _BLOCK_WORDS: Final = 16_384
 
 
@@ -104,7 +105,7 @@ def count_subsets(
     free = {k: {name: np.zeros(lanes, dtype=np.int64) for name in faults} for k in sizes}
     deepest = max(sizes, default=3)
     width = max(comb(n, max(deepest - 2, 2)), 1) * _words(n)[1] * _words(n)[0].itemsize
-    step = max(_PARENTS_BYTES // width, 1)
+    step = max(_PARENTS_BYTES // width, _FEWEST_LANES)
     for start in range(0, lanes if n >= 3 else 0, step):
         lane = slice(start, start + step)
         marks = _Marks.of(relations[lane])
@@ -243,24 +244,22 @@ class _Level:
     """
 
     members: NDArray[np.int16]
-    parent: NDArray[np.int64]
-    sibling: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    parent: NDArray[np.int32]
+    sibling: NDArray[np.int32]
+    ends: NDArray[np.int32]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _level(n: int, r: int) -> _Level:
     before = _level(n, r - 1).members if r > 3 else np.stack(np.triu_indices(n, 1), axis=1).astype(np.int16)
-    room = n - 1 - before[:, -1].astype(np.int64)
-    parent = np.repeat(np.arange(len(before)), room)
-    step = np.arange(len(parent)) - np.repeat(np.cumsum(room) - room, room)
-    last = before[parent, -1].astype(np.int64) + 1 + step
-    # Subsets that differ in their last member only follow each other, so a sibling lies that much further on.
-    sibling = parent + (last - before[parent, -1])
-    number = np.zeros((n, n), dtype=np.int64)
+    room = n - 1 - before[:, -1].astype(np.int32)
+    parent = np.repeat(np.arange(len(before), dtype=np.int32), room)
+    further = np.arange(len(parent), dtype=np.int32) - np.repeat(np.cumsum(room, dtype=np.int32) - room, room) + 1
+    members = np.column_stack([before[parent], before[parent, -1] + further.astype(np.int16)])
+    number = np.zeros((n, n), dtype=np.int32)
     number[np.triu_indices(n, 1)] = np.arange(comb(n, 2))
-    members = np.column_stack([before[parent], last]).astype(np.int16)
-    return _Level(members, parent, sibling, number[members[:, -2], members[:, -1]])
+    # Subsets that differ in their last member only follow each other, so a sibling lies that much further on.
+    return _Level(members, parent, parent + further, number[members[:, -2], members[:, -1]])
 
 
 def _count_free(free: Words, n: int, sizes: Sequence[int]) -> dict[int, Counts]:
@@ -283,20 +282,23 @@ def _extend(joiners: Words, free: Words, level: _Level, keep: bool) -> tuple[Wor
     words, lanes = free.shape[1:]
     size = free.dtype.itemsize * 8
     total = np.zeros(lanes, dtype=np.int64)
-    out = np.empty((len(level.parent) if keep else 0, words, lanes), dtype=free.dtype)
+    out = np.zeros((len(level.parent) if keep else 0, words, lanes), dtype=free.dtype)
     step = max(_BLOCK_WORDS // (words * lanes), 1)
-    last = level.members[:, -1].astype(np.int64)
+    alive = joiners.any(axis=(1, 2))
+    rows = np.flatnonzero(alive[level.parent] & alive[level.sibling])
+    last = level.members[rows, -1].astype(np.int64)
     word, bit = last // size, free.dtype.type(1) << (last % size).astype(free.dtype)
-    for start in range(0, len(last), step):
+    for start in range(0, len(rows), step):
         block = slice(start, start + step)
-        joint = joiners.take(level.parent[block], axis=0)
+        row = rows[block]
+        joint = joiners.take(level.parent[row], axis=0)
         own = joint[:, 0] if words == 1 else joint[np.arange(len(joint)), word[block]]
         joins = ((own & bit[block, None]) != 0)[:, None]
-        joint &= joiners.take(level.sibling[block], axis=0)
-        joint &= free.take(level.ends[block], axis=0)
+        joint &= joiners.take(level.sibling[row], axis=0)
+        joint &= free.take(level.ends[row], axis=0)
         total += _sum(np.bitwise_count(joint) * joins)
         if keep:
-            np.multiply(joint, joins, out=out[block])
+            out[row] = joint * joins
     return out, total
 
 

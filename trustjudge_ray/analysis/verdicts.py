@@ -20,6 +20,7 @@ from trustjudge_ray.analysis.readouts import (
     columns,
     emitted_labels,
     grouped,
+    judged_by,
     mean_distributions,
     unreadable_as_status,
 )
@@ -62,10 +63,10 @@ class Pairs:
 
     def only(self, judge: str | None, protocol: str | None) -> "Pairs":
         """The pairs of one judge and protocol."""
-        mine = (self.keys["judge"] == judge) & (self.keys["protocol"] == protocol)
-        chosen = mine.fill_null(False).to_numpy()
+        mine = self.keys.with_row_index("_row").filter(judged_by(judge, protocol))
+        chosen = mine["_row"].to_numpy()
         return Pairs(
-            self.keys.filter(chosen),
+            mine.drop("_row"),
             self.probabilities[chosen],
             self.emitted[chosen],
             self.perplexity[chosen],

@@ -18,10 +18,10 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from fsspec.core import url_to_fs
 
 from trustjudge_ray.corpus.formats import CorpusError, FieldMap, field_map, tables
 from trustjudge_ray.corpus.objects import BrokenStreamError, Entry, Rejection, from_batch, from_lines
+from trustjudge_ray.storage import StorageError, explained, filesystem, is_local, open_binary, plain
 
 __all__ = ["SUFFIXES", "CorpusError", "Fingerprint", "expand", "fingerprint", "read"]
 
@@ -30,13 +30,6 @@ SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".parquet", ".pq")
 
 _CHUNK = 1 << 18
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
-_PATIENCE: Final = {"connect_timeout": 4, "read_timeout": 10, "retries": {"max_attempts": 1}}
-"""For S3, where the user's own config_kwargs do not say otherwise."""
-_LISTING_ATTEMPTS: Final = 2
-"""While files are listed, so that a store that does not answer is known within half a minute."""
-
-_DRIVERS: Final = ("botocore", "aiobotocore", "aiohttp")
-"""Whose exceptions speak of the store. Told by name: importing them would slow down every command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +49,8 @@ def expand(paths: list[str], storage_options: dict[str, Any] | None = None) -> l
     """
     found: set[str] = set()
     for path in paths:
-        with _store_errors(path), _option_errors(path):
-            local = _is_local(path)
-            found.update(_local_files(_plain(path)) if local else _remote_files(path, storage_options or {}))
+        with _corpus_errors(path):
+            found.update(_local_files(plain(path)) if is_local(path) else _remote_files(path, storage_options or {}))
     return sorted(found)
 
 
@@ -84,7 +76,7 @@ def read(
 def fingerprint(path: str, storage_options: dict[str, Any] | None = None) -> Fingerprint:
     """Size and hash of a file, which is read through once for it."""
     digest, size = hashlib.sha256(), 0
-    with _store_errors(path), _opened(path, storage_options or {}) as stream:
+    with _corpus_errors(path), open_binary(path, storage_options) as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
             size += len(chunk)
@@ -94,7 +86,7 @@ def fingerprint(path: str, storage_options: dict[str, Any] | None = None) -> Fin
 def _tables(
     path: str, format: str, fields: FieldMap, options: dict[str, Any], batch_rows: int
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    with _store_errors(path), _opened(path, options) as stream:
+    with _corpus_errors(path), open_binary(path, options) as stream:
         head = stream.read(4)
         stream.seek(0)
         if head == _PARQUET or path.endswith((".parquet", ".pq")):
@@ -167,14 +159,6 @@ def _parquet_entries(stream: Any, batch_rows: int) -> Iterator[Entry]:
             yield Entry(None, Rejection("unreadable_file", f"not a readable Parquet file: {said}"))
 
 
-def _is_local(path: str) -> bool:
-    return "://" not in path or path.startswith(("file://", "local://"))
-
-
-def _plain(path: str) -> str:
-    return os.path.expanduser(path.removeprefix("file://").removeprefix("local://"))
-
-
 def _is_corpus_file(relative: str) -> bool:
     parts = relative.split("/")
     bare = parts[-1].removesuffix(".gz").removesuffix(".zst")
@@ -216,8 +200,7 @@ def _raise(error: OSError) -> None:
 
 
 def _remote_files(path: str, options: dict[str, Any]) -> list[str]:
-    fs, name = _filesystem(path, options, attempts=_LISTING_ATTEMPTS)
-    fs.invalidate_cache()
+    fs, name = filesystem(path, options, patient=False)
     kinds: dict[str, str] = {}
     try:
         kinds[name] = fs.info(name)["type"]
@@ -262,60 +245,11 @@ def _nothing(path: str, folder: str, near: list[str]) -> NoReturn:
     )
 
 
-def _filesystem(path: str, options: dict[str, Any], attempts: int | None = None) -> tuple[Any, str]:
-    """The file system of a path and the path's name in it; `attempts` limits how often S3 is asked."""
-    if _is_local(path):
-        return url_to_fs(_plain(path))
-    if not path.startswith(("s3://", "s3a://")):
-        return url_to_fs(path, **options)
-    config = _PATIENCE | (options.get("config_kwargs") or {})
-    if attempts is None:
-        return url_to_fs(path, **options | {"config_kwargs": config})
-    once = config | {"retries": {"max_attempts": 0}}
-    fs, name = url_to_fs(path, **options | {"config_kwargs": once, "skip_instance_cache": True})
-    fs.retries = attempts
-    return fs, name
-
-
 @contextmanager
-def _opened(path: str, options: dict[str, Any]) -> Iterator[Any]:
-    with _option_errors(path):
-        fs, name = _filesystem(path, options)
-        stream = fs.open(name, "rb")
-    with stream:
-        yield stream
-
-
-@contextmanager
-def _store_errors(path: str) -> Iterator[None]:
-    """What a disk or a store says, as one message that names the path."""
+def _corpus_errors(path: str) -> Iterator[None]:
+    """What a disk or a store says, as one CorpusError that names the path."""
     try:
-        yield
-    except PermissionError as error:
-        raise CorpusError(f"{path}: access refused ({_said(error)}); check the credentials and their rights") from error
-    except FileNotFoundError as error:
-        raise CorpusError(f"{path}: not there ({_said(error)}); check the bucket and the path") from error
-    except IsADirectoryError as error:
-        raise CorpusError(f"{path}: a folder where a file is meant; `expand` lists its files") from error
-    except Exception as error:
-        if type(error).__name__ == "NoCredentialsError":
-            message = "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or storage_options.anon: true"
-            raise CorpusError(f"{path}: {message}") from error
-        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _DRIVERS:
-            raise
-        raise CorpusError(f"{path}: the storage does not answer as it should: {_said(error)}") from error
-
-
-@contextmanager
-def _option_errors(path: str) -> Iterator[None]:
-    """What libraries say of wrong storage options: unknown names, unusable values, schemes that they do not know."""
-    try:
-        yield
-    except CorpusError:
-        raise
-    except (ImportError, TypeError, ValueError) as error:
-        raise CorpusError(f"{path}: check the path's scheme and storage_options: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(error).split())[:500] or type(error).__name__
+        with explained(path):
+            yield
+    except StorageError as error:
+        raise CorpusError(str(error)) from error

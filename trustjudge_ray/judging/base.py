@@ -136,7 +136,7 @@ def _distribution_status(logprobs: Sequence[float | None] | None, protocol: Prot
     listed = [x for x in logprobs if x is not None]
     if any(math.isnan(x) for x in listed):
         return "bad_logprob", "a label's log-probability is NaN"
-    if not any(x > -math.inf for x in listed):
+    if not any(math.exp(x) > 0 for x in listed):
         return "no_label_mass", "no label has any probability"
     return "ok", None
 

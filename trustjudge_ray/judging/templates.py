@@ -107,23 +107,34 @@ def _probe(tokenizer: Tokenizer, messages: list[dict[str, str]], given: Mapping[
     """Render probe texts in place of the messages'; the template's own text before and after the last one."""
     probes = [f"Probe{chr(65 + i // 26)}{chr(65 + i % 26)}x{_ODD}x" for i in range(len(messages))]
     text = _apply(tokenizer, [m | {"content": p} for m, p in zip(messages, probes, strict=True)], given)
-    end = before = 0
-    for message, probe in zip(messages, probes, strict=True):
-        name = probe[: probe.index("x") + 1]
-        if text.count(name) != 1:
-            raise TemplateError(
-                f"the chat template gives the {message['role']} text back {text.count(name)} times where once is "
-                f"right; set judge.template_arguments.chat_template to one that keeps every turn"
-            )
-        before, start = end, text.index(name)
-        if not text.startswith(probe, start) or start < end:
-            got = text[start : start + len(probe)]
-            raise TemplateError(
-                f"the chat template changes the {message['role']} text or its place: {probe!r} came out as {got!r}; "
-                f"set judge.template_arguments.chat_template to one that leaves texts as they are"
-            )
-        end = start + len(probe)
-    return text[before : text.index(probes[-1])], text[end:]
+    starts = [_found(text, probe, message["role"]) for message, probe in zip(messages, probes, strict=True)]
+    turns = [start for start, message in zip(starts, messages, strict=True) if message["role"] != _SYSTEM]
+    if turns != sorted(turns) or starts[-1] != max(starts):
+        raise TemplateError(
+            "the chat template moves turns; set judge.template_arguments.chat_template to one that keeps their order"
+        )
+    before = max(
+        (start + len(probe) for start, probe in zip(starts, probes, strict=True) if start < starts[-1]), default=0
+    )
+    return text[before : starts[-1]], text[starts[-1] + len(probes[-1]) :]
+
+
+def _found(text: str, probe: str, role: str) -> int:
+    """Where in a rendered text a probe stands, once and unchanged."""
+    name = probe[: probe.index("x") + 1]
+    if text.count(name) != 1:
+        raise TemplateError(
+            f"the chat template gives the {role} text back {text.count(name)} times where once is right; "
+            f"set judge.template_arguments.chat_template to one that keeps every turn"
+        )
+    start = text.index(name)
+    got = text[start : start + len(probe)]
+    if got != probe:
+        raise TemplateError(
+            f"the chat template changes the {role} text: {probe!r} came out as {got!r}; "
+            f"set judge.template_arguments.chat_template to one that leaves texts as they are"
+        )
+    return start
 
 
 def _answer_start(tokenizer: Tokenizer, given: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ import inspect
 import logging
 import math
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -214,9 +215,7 @@ class VllmJudge:
 
     def _warm_up(self, judge: JudgeConfig) -> None:
         try:
-            self._generate(
-                [_Asked(reader, list(reader.table.opener_ids) or [0], False) for reader in self._readers.values()]
-            )
+            self._generate([_Asked(reader, list(reader.table.opener_ids), False) for reader in self._readers.values()])
         except JudgeGone as error:
             raise JudgeError(f"{_named(judge)}: the model loads but does not run: {error}") from error
 
@@ -277,9 +276,12 @@ def _import_vllm() -> Any:
     late = {key: value for key, value in cpu_environment().items() if key != "LD_PRELOAD"}
     for key, value in (quiet | late).items():
         os.environ.setdefault(key, value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import vllm
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import vllm
+    except ImportError as error:
+        raise JudgeError(f"judge.engine 'vllm': vLLM is installed but does not import: {_reason(error)}") from error
     return vllm
 
 
@@ -307,7 +309,9 @@ def _load(vllm: Any, judge: JudgeConfig, source: str, tensor_parallel: int) -> A
             return vllm.LLM(**arguments)
     except Exception as error:  # two dozen unrelated classes, several screens each
         _log.debug("vLLM did not load", exc_info=True)
-        raise JudgeError(f"{_named(judge)}: vLLM cannot load {source}: {_reason(error)}") from None
+        kv = "KV cache" in str(error)
+        hint = "set judge.max_model_len or judge.engine_args.kv_cache_memory_bytes: " if kv else ""
+        raise JudgeError(f"{_named(judge)}: vLLM cannot load {source}: {hint}{_reason(error)}") from None
 
 
 def _argument_names(vllm: Any) -> set[str]:
@@ -384,6 +388,7 @@ def _named(judge: JudgeConfig) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """An exception's message as one line."""
+    """An exception's message as one line, without what pydantic wraps around it."""
     text = " ".join(str(error).split()) or type(error).__name__
+    text = re.sub(r"^\d+ validation errors? for \w+ (Value error, )?", "", text).partition(" [type=")[0]
     return text if len(text) <= 400 else text[:400] + " …"

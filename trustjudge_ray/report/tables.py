@@ -43,6 +43,7 @@ class Table:
     note: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    empty: str = "no cases"
 
 
 def leaderboards(inputs: Inputs) -> list[Table]:
@@ -70,9 +71,13 @@ def leaderboards(inputs: Inputs) -> list[Table]:
     return found
 
 
-def consistency(inputs: Inputs) -> list[Table]:
-    """Conflict ratios and non-transitivity ratios: the reference's rules beside ours."""
-    rows = _overall(inputs)
+def consistency(inputs: Inputs, brief: bool = False) -> list[Table]:
+    """Conflict ratios and non-transitivity ratios: the reference's rules beside ours.
+
+    Args:
+        brief: only the score and verdict rules of `settings`, and `baseline`.
+    """
+    rows = _main_rules(inputs) if brief else _overall(inputs)
     conflicts = rows.filter(
         pl.col("metric") == "conflict_ratio", pl.col("verdict_rule").is_in(["baseline", "normalised"])
     )
@@ -107,6 +112,7 @@ def consistency(inputs: Inputs) -> list[Table]:
                     str(m["excluded"] or 0),
                 )
                 for m in conflicts.to_dicts()
+                if m["cases"]
             ],
         ),
         Table(
@@ -123,13 +129,14 @@ def consistency(inputs: Inputs) -> list[Table]:
                     str(m["excluded"] or 0),
                 )
                 for m in circles.to_dicts()
+                if m["cases"]
             ],
         ),
     ]
 
 
-def plain_metrics(inputs: Inputs) -> list[Table]:
-    """Position bias, agreement with people, and how much was readable."""
+def plain_metrics(inputs: Inputs, brief: bool = False) -> list[Table]:
+    """Position bias, agreement with people, and how much was readable; `brief` as in `consistency`."""
     groups = {
         "Position bias": (
             ("flip_rate", "first_slot_preference", "order_effect"),
@@ -145,7 +152,8 @@ def plain_metrics(inputs: Inputs) -> list[Table]:
             "coverage: judgments that could be read. label_mass: how much of the judge's probability went to labels.",
         ),
     }
-    rows = _overall(inputs).filter(pl.col("tolerance").is_null() | (pl.col("tolerance") == 0))
+    chosen_rules = _main_rules(inputs) if brief else _overall(inputs)
+    rows = chosen_rules.filter(pl.col("tolerance").is_null() | (pl.col("tolerance") == 0))
     found = []
     for title, (names, note) in groups.items():
         chosen = [m for m in rows.to_dicts() if m["metric"] in names and m["cases"]]
@@ -195,7 +203,8 @@ def findings(inputs: Inputs) -> list[str]:
         if m["low"] is not None and chance is not None and m["high"] >= chance:
             found.append(
                 f"{m['judge']}: its {m['protocol']} scores and its {m['pair_protocol']} verdicts conflict in "
-                f"{share(m['value'])} of pairs; {share(chance)} is what chance gives: no better than chance."
+                f"{share(m['value'])} of pairs ({interval(m, share)}); chance with the same shares of "
+                f"verdicts gives {share(chance)}: no better than chance, as far as this run shows."
             )
     for m in rows.filter(
         pl.col("metric") == "non_transitivity_ratio",
@@ -206,8 +215,8 @@ def findings(inputs: Inputs) -> list[str]:
         chance = _chance(rows, "chance_non_transitivity_ratio", m)
         if m["low"] is not None and chance is not None and m["high"] >= chance:
             found.append(
-                f"{m['judge']}: {share(m['value'])} of its triples ({m['protocol']}) go in circles or contradict; "
-                f"{share(chance)} is what chance gives: no better than chance."
+                f"{m['judge']}: {share(m['value'])} of its triples ({m['protocol']}; {interval(m, share)}) go in circles "
+                f"or contradict; by chance {share(chance)} would: no better than chance, as far as this run shows."
             )
     found += _position_findings(rows)
     return found + _agreement_findings(rows, inputs) + inputs.warnings
@@ -244,11 +253,11 @@ def terminal(inputs: Inputs) -> str:
     parts = [plain(table) for table in leaderboards(inputs)]
     if not parts:
         parts.append("No ranking: the run has no readable comparison and no readable score.")
-    known = findings(inputs)
+    known = [line for line in findings(inputs) if ", category " not in line]
     if known:
         parts.append("Read this first\n" + "\n".join(f"  ! {line}" for line in known))
-    shown = [*consistency(inputs), *plain_metrics(inputs), failures(inputs)]
-    parts += [plain(table) if table.rows else f"{table.title}\n  nothing to report: no cases" for table in shown]
+    shown = [*consistency(inputs, brief=True), *plain_metrics(inputs, brief=True), failures(inputs)]
+    parts += [plain(table) if table.rows else f"{table.title}\n  nothing to report: {table.empty}" for table in shown]
     return "\n\n".join(parts) + "\n"
 
 
@@ -318,6 +327,15 @@ def _leader(inputs: Inputs, judge: str, row: dict[str, Any]) -> tuple[str, ...]:
 
 def _overall(inputs: Inputs) -> pl.DataFrame:
     return inputs.metrics.filter(pl.col("category").is_null())
+
+
+def _main_rules(inputs: Inputs) -> pl.DataFrame:
+    """The overall metrics of the rules that the settings put first, and of the reference's baseline."""
+    scores, verdicts = inputs.settings.score_rule, inputs.settings.verdict_rule
+    return _overall(inputs).filter(
+        pl.col("score_rule").is_null() | pl.col("score_rule").is_in([scores, "baseline"]),
+        pl.col("verdict_rule").is_null() | pl.col("verdict_rule").is_in([verdicts, "baseline"]),
+    )
 
 
 def _texts(row: dict[str, Any], *names: str) -> tuple[str, ...]:
