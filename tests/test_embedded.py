@@ -1,5 +1,6 @@
 import pytest
 
+from trustjudge_ray.config import EMBEDDED_NAME
 from trustjudge_ray.judging import embedded
 from trustjudge_ray.judging.base import JudgeError
 
@@ -43,7 +44,7 @@ def test_a_converted_model_is_not_converted_again(cache, monkeypatch):
     folder = embedded.embedded_model()
     monkeypatch.setattr(embedded, "_convert", None)
     assert embedded.embedded_model() == folder
-    assert folder.name.startswith(embedded.EMBEDDED_NAME)
+    assert folder.name.startswith(EMBEDDED_NAME)
 
 
 @pytest.mark.engine

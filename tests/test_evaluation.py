@@ -114,7 +114,9 @@ def test_one_order_alone_is_no_verdict_and_says_so():
     assert set(found.verdicts["status"]) == {"missing_order"}
     (row,) = overall(found, "flip_rate").to_dicts()
     assert (row["cases"], json.loads(row["excluded_by"])) == (0, {"missing_order": 4 * 6})
-    assert overall(found, "first_slot_preference")["cases"][0] > 0
+    (row,) = overall(found, "first_slot_preference").to_dicts()
+    assert row["cases"] + row["excluded"] == 4 * 6
+    assert set(json.loads(row["excluded_by"])) == {"tie"}
 
 
 def test_one_response_a_question_is_scored_and_never_compared():

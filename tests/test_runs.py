@@ -127,7 +127,9 @@ def test_limit_takes_the_first_questions(tmp_path, local_ray):
 
 
 def test_the_planted_position_bias_is_recovered(tmp_path, local_ray):
-    given = loaded(tmp_path, rows(40, ["m1", "m2", "m3"]), ["judge.scripted.position_bias=0.3", "judge.scripted.noise=0.1"])
+    given = loaded(
+        tmp_path, rows(40, ["m1", "m2", "m3"]), ["judge.scripted.position_bias=0.3", "judge.scripted.noise=0.1"]
+    )
     whole(given)
     effect = metric(tmp_path / "run", "order_effect", category=None)
     assert effect["low"] <= 0.3 <= effect["high"]

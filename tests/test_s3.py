@@ -1,13 +1,17 @@
 """Corpus from, and run folder on, a real S3 server."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import polars as pl
 import pytest
 from corpora import protocol_files, rows, write_corpus
+from s3_fixtures import SECRET, S3Server, free_port
 
 from trustjudge_ray import config, runs
 from trustjudge_ray.corpus.reader import CorpusError
@@ -17,80 +21,121 @@ from trustjudge_ray.store import RunFolder
 pytestmark = [pytest.mark.s3, pytest.mark.ray]
 
 
-def loaded(tmp_path, out: str, corpus: str, options: dict | None = None) -> config.LoadedConfig:
-    tree = {
+def tree(tmp_path: Path, out: str, corpus: str, options: dict | None = None) -> dict:
+    return {
         "out": out,
         "corpus": {"paths": [corpus]},
         "judge": {"engine": "scripted", "scripted": {"noise": 0.1}},
         "protocols": protocol_files(tmp_path),
         "storage_options": options or {},
     }
-    return config.loads(json.dumps(tree), "test.yaml")
+
+
+def loaded(tmp_path: Path, out: str, corpus: str, options: dict | None = None) -> config.LoadedConfig:
+    return config.loads(json.dumps(tree(tmp_path, out, corpus, options)), "test.yaml")
+
+
+def judge(given: config.LoadedConfig) -> runs.Judged:
+    return runs.judge(given, lambda *_: None)
 
 
 def judged(given: config.LoadedConfig) -> pl.DataFrame:
-    runs.judge(given, lambda *_: None)
+    judge(given)
     folder = runs.folder_of(given)
     runs.evaluate(folder, given.config.analysis)
     runs.report(folder)
     return folder.judgments()[0]
 
 
-def test_the_same_corpus_gives_the_same_judgments_locally_and_on_s3(tmp_path, local_ray, s3):
-    local = write_corpus(tmp_path / "c.jsonl", rows(5, ["m1", "m2", "m3"]))
-    store = RunFolder(f"s3://{s3.bucket}/one", s3.options)
-    store.write_bytes("answers/c.jsonl", local.read_bytes())
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    line = [sys.executable, "-m", "trustjudge_ray", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=240, check=False, env=bare | environment)
+
+
+def test_the_same_corpus_gives_the_same_judgments_locally_and_on_s3(tmp_path: Path, local_ray: None, s3: S3Server):
+    local = write_corpus(tmp_path / "c.jsonl", rows(3, ["m1", "m2", "m3"]))
+    top = f"s3://{s3.bucket}/one"
+    RunFolder(top, s3.options).write_bytes("answers/c.jsonl", local.read_bytes())
     here = judged(loaded(tmp_path, str(tmp_path / "run"), str(local)))
-    there = judged(loaded(tmp_path, f"s3://{s3.bucket}/one/run", f"s3://{s3.bucket}/one/answers/*.jsonl", s3.options))
-    assert here.height == 15 + 30
+    there = judged(loaded(tmp_path, f"{top}/run", f"{top}/answers/*.jsonl", s3.options))
+    assert here.height == 9 + 18
     assert there.equals(here)
-    names = RunFolder(f"s3://{s3.bucket}/one/run", s3.options).names("")
+    names = RunFolder(f"{top}/run", s3.options).names("")
     assert {"manifest.json", "metrics.json", "report.html", "config.yaml", "scores.parquet"} <= set(names)
-    assert not [name for name in names if ".tmp-" in name or ".probe-" in name]
-    again = runs.judge(
-        loaded(tmp_path, f"s3://{s3.bucket}/one/run", f"s3://{s3.bucket}/one/answers/", s3.options), lambda *_: None
-    )
-    assert (again.now, again.tasks) == (0, 45)
+    assert [name for name in names if re.search(r"\.tmp-|\.probe-|^ingest/", name)] == []
+    again = judge(loaded(tmp_path, f"{top}/run", f"{top}/answers/", s3.options))
+    assert (again.now, again.tasks) == (0, 27)
 
 
-def test_evaluate_finds_a_run_on_s3_through_the_command_line(tmp_path, local_ray, s3):
-    local = write_corpus(tmp_path / "c.jsonl", rows(3, ["m1", "m2"]))
-    judged(loaded(tmp_path, f"s3://{s3.bucket}/two/run", str(local), s3.options))
-    options = [f"storage_options.{key}={value}" for key, value in s3.options.items()]
-    command = [sys.executable, "-m", "trustjudge_ray", "evaluate", f"s3://{s3.bucket}/two/run", "analysis.k=[3]", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def test_no_secret_is_kept_in_the_run_folder_or_in_rays_files(
+    tmp_path: Path, local_ray: None, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+):
+    import ray
+
+    local = write_corpus(tmp_path / "c.jsonl", rows(2, ["m1", "m2"]))
+    run = f"s3://{s3.bucket}/three/run"
+    monkeypatch.setenv("TJ_TEST_SECRET", SECRET)
+    judge(loaded(tmp_path, run, str(local), s3.options | {"secret": "${oc.env:TJ_TEST_SECRET}"}))
+    given = [f"storage_options.{key}={value}" for key, value in s3.options.items()]
+    done = command("evaluate", run, "analysis.k=[3]", *given)
     assert done.returncode == 0, done.stderr
+    folder = RunFolder(run, s3.options)
+    names = folder.names("")
+    assert "metrics.json" in names
+    assert [name for name in names if SECRET.encode() in folder.read_bytes(name)] == []
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
+    files = [path for path in session.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
-@pytest.mark.parametrize(
-    ("change", "bucket", "says"),
-    [({"secret": "wrong"}, "corpora", "access denied|credentials|denied"), ({}, "no-such-bucket", "no-such-bucket")],
-)
-def test_wrong_credentials_and_a_missing_bucket_are_clear_errors_in_time(tmp_path, local_ray, s3, change, bucket, says):
+def test_credentials_from_the_environment_reach_rays_workers(tmp_path: Path, s3: S3Server):
+    top = f"s3://{s3.bucket}/four"
+    folder = RunFolder(f"{top}/run", s3.options)
+    text = "".join(json.dumps(row) + "\n" for row in rows(1, ["m1", "m2"]))
+    RunFolder(top, s3.options).write_bytes("c.jsonl", text.encode())
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(tree(tmp_path, f"{top}/run", f"{top}/c.jsonl")))
+    done = command("run", str(path), "--json", **s3.environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["now"] == 4
+    assert folder.judgments()[0].height == 4
+    assert folder.exists("report.html")
+
+
+@pytest.mark.parametrize("broken", ["credentials", "bucket", "endpoint"])
+@pytest.mark.parametrize("place", ["corpus", "run folder"])
+def test_storage_that_refuses_is_one_clear_error_before_any_work(
+    tmp_path: Path, s3: S3Server, broken: str, place: str, capfd: pytest.CaptureFixture[str]
+):
+    local = str(write_corpus(tmp_path / "c.jsonl", rows(2, ["m1", "m2"])))
+    bucket = "no-such-bucket" if broken == "bucket" else s3.bucket
+    options, says = {
+        "credentials": (s3.options | {"secret": "wrong"}, "access refused .*check the credentials"),
+        "bucket": (s3.options, "not there .*check the bucket"),
+        "endpoint": (s3.options | {"endpoint_url": f"http://127.0.0.1:{free_port()}"}, "does not answer .*127"),
+    }[broken]
+    where = f"s3://{bucket}/five"
+    given = {
+        "corpus": loaded(tmp_path, str(tmp_path / "run"), f"{where}/c.jsonl", options),
+        "run folder": loaded(tmp_path, f"{where}/run", local, options),
+    }[place]
     started = time.monotonic()
-    with pytest.raises((StorageError, CorpusError), match=says):
-        judged(loaded(tmp_path, f"s3://{bucket}/run", f"s3://{bucket}/c.jsonl", s3.options | change))
+    with pytest.raises((StorageError, CorpusError), match=f"{where}.*{says}"):
+        judge(given)
     assert time.monotonic() - started < 30
+    assert capfd.readouterr().err == ""
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_run_folder_on_a_missing_bucket_is_refused_before_any_work(tmp_path, local_ray, s3):
-    local = write_corpus(tmp_path / "c.jsonl", rows(2, ["m1", "m2"]))
-    with pytest.raises(StorageError, match="no-such-bucket"):
-        runs.judge(loaded(tmp_path, "s3://no-such-bucket/run", str(local), s3.options), lambda *_: None)
-
-
-def test_an_endpoint_that_does_not_answer_is_an_error_not_a_hang(tmp_path, local_ray):
-    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
-    with pytest.raises((StorageError, CorpusError), match=r"127\.0\.0\.1:9|s3://nowhere"):
-        judged(loaded(tmp_path, "s3://nowhere/run", "s3://nowhere/c.jsonl", options))
-
-
-def test_no_secret_is_kept_in_the_run_folder(tmp_path, local_ray, s3, monkeypatch):
-    local = write_corpus(tmp_path / "c.jsonl", rows(2, ["m1", "m2"]))
-    monkeypatch.setenv("TJ_TEST_SECRET", s3.options["secret"])
-    options = s3.options | {"secret": "${oc.env:TJ_TEST_SECRET}"}
-    given = loaded(tmp_path, f"s3://{s3.bucket}/three/run", str(local), options)
-    judged(given)
-    folder = RunFolder(f"s3://{s3.bucket}/three/run", s3.options)
-    for name in folder.names(""):
-        assert s3.options["secret"].encode() not in folder.read_bytes(name), name
+def test_evaluate_says_what_is_wrong_with_the_path_of_a_run(s3: S3Server):
+    for path, environment, says in (
+        (f"s3://{s3.bucket}/none", s3.environment, f"s3://{s3.bucket}/none: not a run folder: it has no config.yaml"),
+        ("s3://no-such-bucket/x", s3.environment, "s3://no-such-bucket/x: "),
+        (f"s3://{s3.bucket}/x", s3.environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}, "access refused"),
+    ):
+        done = command("evaluate", path, **environment)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert says in done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr

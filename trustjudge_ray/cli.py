@@ -4,15 +4,21 @@ Exit status: 0 done, 1 failed, 2 usage or configuration, 130 interrupted, 143 en
 one message.
 """
 
+import contextlib
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from trustjudge_ray import __version__, config
+
+if TYPE_CHECKING:
+    from trustjudge_ray.runs import Judged
+    from trustjudge_ray.store import RunFolder
 
 _OVERRIDES = click.argument("overrides", nargs=-1, metavar="[key=value]...")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
@@ -91,6 +97,7 @@ def evaluate(run_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
     from trustjudge_ray import runs
 
     folder = _folder(run_path, overrides)
+    folder.refuse_absent()
     found = runs.evaluate(folder, runs.analysis_settings(folder, list(overrides)))
     for warning in found.warnings:
         click.echo(f"note: {warning}", err=True)
@@ -174,6 +181,7 @@ def report(run_path: str, overrides: tuple[str, ...]) -> None:
     from trustjudge_ray import runs
 
     folder = _folder(run_path, overrides)
+    folder.refuse_absent()
     click.echo(runs.report(folder))
     click.echo(f"report: {folder.path}/report.html")
 
@@ -237,40 +245,41 @@ def _load(path: str, overrides: tuple[str, ...], limit: int | None) -> config.Lo
     return config.load(path, changes)
 
 
-def _folder(path: str, overrides: tuple[str, ...]):
+def _folder(path: str, overrides: tuple[str, ...]) -> "RunFolder":
     from trustjudge_ray.store import RunFolder
 
     return RunFolder(path, config.storage_options(list(overrides)))
 
 
-def _judge(loaded: config.LoadedConfig):
-    from trustjudge_ray import runs
+def _judge(loaded: config.LoadedConfig) -> "Judged":
+    from trustjudge_ray import pipeline, runs
 
-    last = [0.0]
+    printed = 0.0
 
     def notify(what: str, progress: runs.Progress | None) -> None:
+        nonlocal printed
         if progress is None:
             click.echo(what, err=True)
             return
-        import time
-
         now = time.monotonic()
-        if now - last[0] < 2 and progress.judged < progress.total:
+        if now - printed < 2 and progress.judged < progress.total:
             return
-        last[0] = now
+        printed = now
         left = "" if progress.left is None else f", {progress.left:.0f} s left"
         click.echo(
             f"judged {progress.judged} of {progress.total}, {progress.failed} failed, {progress.rate:.1f}/s{left}",
             err=True,
         )
 
-    judged = runs.judge(loaded, notify)
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints remarks; standard output is the command's alone
+        judged = runs.judge(loaded, notify)
+        pipeline.stop()
     if judged.now == 0:
         click.echo(f"nothing to judge: all {judged.tasks} judgments are there", err=True)
     return judged
 
 
-def _finish(judged, as_json: bool) -> None:
+def _finish(judged: "Judged", as_json: bool) -> None:
     from dataclasses import asdict
 
     from trustjudge_ray import runs

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+"""The model behind `judge.model: embedded`."""
 
 
 class ConfigError(ValueError):
@@ -247,15 +250,9 @@ def _override_tree(overrides: list[str]) -> DictConfig:
             parsed: Any = plain
         else:
             try:
-                parsed = (
-                    OmegaConf.create(f"v: {value}")._get_node("v")
-                    if "${" in value
-                    else OmegaConf.create(f"v: {value}").v
-                )
+                parsed = OmegaConf.to_container(OmegaConf.create(f"v: {value}"), resolve=False)["v"]  # type: ignore
             except Exception as error:
                 raise ConfigError(f"override '{item}': value is not YAML: {error}") from error
-        if isinstance(parsed, (DictConfig, ListConfig)):
-            parsed = OmegaConf.to_container(parsed, resolve=False)
         OmegaConf.update(tree, key, parsed, force_add=True)
     return tree
 
@@ -330,6 +327,8 @@ def judge_name(judge: JudgeConfig) -> str:
     """What a judge is called in tables: its `name`, or the last part of its model."""
     if judge.name:
         return judge.name
+    if judge.engine == "vllm" and judge.model == "embedded":
+        return EMBEDDED_NAME
     return "scripted" if judge.engine == "scripted" else judge.model.rstrip("/").rsplit("/", 1)[-1]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 BUCKETS = 64
@@ -34,7 +35,7 @@ def seed_of(*parts: str) -> int:
     return int(joined_hash(*parts)[:16], 16) >> 1
 
 
-def id_key(ids: list[str]):
+def id_key(ids: list[str]) -> Callable[[str], Any]:
     """The sort key for the ids of one question: as numbers if all are whole numbers, else by code point."""
     if all(i.isascii() and i.removeprefix("-").isdigit() for i in ids):
         return lambda i: (int(i), i)

@@ -29,7 +29,6 @@ from trustjudge_ray.schema import METRICS, RATINGS, SCORES, TASKS, VERDICTS, che
 from trustjudge_ray.storage import open_binary
 from trustjudge_ray.store import PENDING_TASKS, RunFolder
 
-
 _TABLES = {"scores": SCORES, "verdicts": VERDICTS, "metrics": METRICS, "ratings": RATINGS}
 """What `evaluate` writes."""
 

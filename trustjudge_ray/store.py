@@ -131,6 +131,18 @@ class RunFolder:
             if found != b"probe":
                 raise StorageError(f"{place}: a file read back differs from what was written")
 
+    def refuse_absent(self) -> None:
+        """One look, so that a wrong path or a store that does not answer is an error soon.
+
+        Raises:
+            StorageError: there is no run folder, or storage refuses or does not answer within half a minute.
+        """
+        fs, root = filesystem(self.path, self.options, patient=False)
+        with explained(self.path):
+            found = fs.exists(f"{root}/config.yaml")
+        if not found:
+            raise StorageError(f"{self.path}: not a run folder: it has no config.yaml")
+
     # --- tables ------------------------------------------------------------------------------
 
     def write_judgments(self, bucket: int, judgments: pa.Table) -> str:

@@ -62,8 +62,8 @@ def pair_mass_rows(layout: Layout, comparisons: Comparisons, confidence: float) 
     everything = np.ones(len(mass), dtype=bool)
     sums = comparisons.counted(everything, mass, layout)
     cases = comparisons.counted(everything, listed.sum(axis=1), layout)
-    judged = ~comparisons.pairs.has("identical")
-    lost = {"no_distribution": 2 * comparisons.counted(judged, None, layout) - cases}
+    unread = comparisons.pairs.asked & ~listed & ~comparisons.pairs.has("identical")[:, None]
+    lost = {"no_distribution": comparisons.counted(everything, unread.sum(axis=1), layout)}
     keys = {"metric": "label_mass", "judge": comparisons.judge, "protocol": comparisons.protocol}
     return [ratio_rows(layout, keys, sums, cases, lost, confidence, intervals=mean_intervals)]
 

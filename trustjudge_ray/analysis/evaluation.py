@@ -107,7 +107,7 @@ def _pair_rows(
     arranged: Layout, comparisons: Comparisons, settings: AnalysisConfig
 ) -> tuple[list[pl.DataFrame], list[str]]:
     confidence = settings.confidence
-    rows, notes = non_transitivity_rows(arranged, comparisons, settings.k, confidence, settings.seed)
+    rows, notes = non_transitivity_rows(arranged, comparisons, sorted(set(settings.k)), confidence, settings.seed)
     rows += position_rows(arranged, comparisons, confidence)
     rows += tie_rows(arranged, comparisons, confidence)
     rows += pair_mass_rows(arranged, comparisons, confidence)

@@ -68,7 +68,7 @@ def non_transitivity_rows(
         exact = [k for k in sizes if not must_sample(int(width), k)]
         variants = sum(len(found.tolerances) for found in comparisons.by_rule.values())
         step = max(int(_RELATION_BYTES // (variants * width**2)), 1)
-        for start in range(0, len(questions), step):
+        for start in range(0, len(questions) if exact else 0, step):
             _count(counts, comparisons, field, questions[start : start + step], int(width), exact)
         for k in set(sizes) - set(exact):
             _sample(counts, comparisons, field, questions, int(width), k, seed, layout)
@@ -105,7 +105,7 @@ def _field(layout: Layout, comparisons: Comparisons) -> _Field:
     inside = degree >= 2
     owner = layout.responses["question"].to_numpy()
     width = np.bincount(owner[inside], minlength=layout.questions)
-    before = np.cumsum(inside) - inside
+    before: Indices = np.cumsum(inside) - inside
     place = before - (np.cumsum(width) - width)[owner] if count else before
     rows = np.flatnonzero(inside[comparisons.first] & inside[comparisons.second])
     a, b = place[comparisons.first[rows]], place[comparisons.second[rows]]
@@ -195,9 +195,10 @@ def _lost(
         for width in np.unique(field.width[holed][field.width[holed] >= 3]):
             questions = holed[field.width[holed] == width]
             exact = [k for k in sizes if not must_sample(int(width), k)]
-            table = _tables(values, comparisons, field, questions, int(width))[0]
-            for k, counted in count_subsets(table, exact, faults=()).items():
-                after[k][questions] = counted.complete
+            if exact:
+                table = _tables(values, comparisons, field, questions, int(width))[0]
+                for k, counted in count_subsets(table, exact, faults=()).items():
+                    after[k][questions] = counted.complete
         for k in sizes:
             lost[k][reason] = after[k] - before[k]
         before = after

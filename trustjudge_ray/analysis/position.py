@@ -14,8 +14,8 @@ def position_rows(layout: Layout, comparisons: Comparisons, confidence: float) -
     """METRICS of one judge and comparison protocol; identical texts are never judged and always excluded.
 
     `flip_rate`: of the pairs that emitted a verdict in both orders, the share whose verdicts differ (as candidates).
-    `first_slot_preference`: of all emitted verdicts but ties, the share that goes to the response shown first; 0.5 is
-    unbiased where both orders are asked.
+    `first_slot_preference`: of all emitted verdicts but ties, also of pairs read in one order only, the share that
+    goes to the response shown first; 0.5 is unbiased where both orders are asked.
     `order_effect`: the mean over pairs of P(shown first) − P(shown second), averaged over both orders, each order's
     label probabilities renormalised; from −1 to 1, 0 is unbiased.
     """
@@ -64,8 +64,8 @@ def _first_slot_preference(layout: Layout, comparisons: Comparisons, keys: dict,
     hits = comparisons.counted(everything, (decisive & first).sum(axis=1), layout)
     cases = comparisons.counted(everything, decisive.sum(axis=1), layout)
     ties = comparisons.counted(everything, ((emitted == _TIE) & ~identical).sum(axis=1), layout)
-    silent = comparisons.counted(everything, ((emitted < 0) & ~identical).sum(axis=1), layout)
-    lost = {"tie": ties, "no_emitted_label": silent}
+    silent = comparisons.pairs.asked & (emitted < 0) & ~identical
+    lost = {"tie": ties, "unreadable": comparisons.counted(everything, silent.sum(axis=1), layout)}
     return ratio_rows(layout, {**keys, "metric": "first_slot_preference"}, hits, cases, lost, confidence)
 
 

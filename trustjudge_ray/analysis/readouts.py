@@ -57,27 +57,17 @@ def grouped(judgments: pl.DataFrame, by: Sequence[str], about: Sequence[str]) ->
         by: the columns that name a group.
         about: further columns, taken from the group's first row.
     """
-    frame = judgments.with_columns(_ok=_readable())
-    keys = (
-        frame.sort("sample", "task_id")
-        .group_by(by, maintain_order=False)
-        .agg(
-            *(pl.col(name).first() for name in about),
-            _status=pl.when(pl.col("_ok").any()).then(pl.lit("ok")).otherwise(pl.col("status").first()),
-        )
-        .sort(by)
-        .with_row_index("_group")
-    )
-    rows = (
-        frame.filter("_ok")
-        .select(*by, "sample", "task_id", "label_logprobs", "emitted", "cumulative_logprob", "output_tokens")
-        .join(keys.select(*by, "_group"), on=by, how="left", nulls_equal=True)
-        .sort("_group", "sample", "task_id")
-    )
-    group = rows["_group"].to_numpy().astype(np.int64)
+    read = ("sample", "task_id", "status", "label_logprobs", "emitted", "cumulative_logprob", "output_tokens")
+    frame = judgments.select(*by, *about, *read).sort(*by, "sample", "task_id")
+    starts = frame.select(begins(by)).to_series()
+    group = np.cumsum(starts.to_numpy()) - 1
+    keys = frame.filter(starts)
+    readable = (frame["status"] == "ok").to_numpy()
+    rows, group = frame.filter(readable), group[readable]
     first = np.full(len(keys), -1, dtype=np.int64)
     first[group[::-1]] = np.arange(len(group) - 1, -1, -1)
-    return Groups(keys.drop("_group", "_status"), keys["_status"], rows, group, first)
+    status = pl.select(pl.when(pl.Series(first >= 0, dtype=pl.Boolean)).then(pl.lit("ok")).otherwise(keys["status"]))
+    return Groups(keys.select(*by, *about), status.to_series().alias("status"), rows, group, first)
 
 
 def judged_by(judge: str | None, protocol: str | None) -> pl.Expr:
@@ -140,8 +130,10 @@ def protocol_of(protocols: dict[str, Protocol], name: str, kind: str) -> Protoco
     return protocols[name]
 
 
-def _readable() -> pl.Expr:
-    return pl.col("status") == "ok"
+def begins(by: Sequence[str]) -> pl.Expr:
+    """In a table sorted by these columns: which rows are the first with their values."""
+    same = [pl.col(name).eq_missing(pl.col(name).shift()) for name in by]
+    return ~pl.all_horizontal(same) | (pl.int_range(pl.len()) == 0)
 
 
 def _mean_by_group(values: Floats, group: NDArray[np.int64], groups: int) -> Floats:

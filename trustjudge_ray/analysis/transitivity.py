@@ -27,7 +27,7 @@ MOST_RESPONSES: Final = 100
 MOST_SUBSETS: Final = 6_000_000
 """Beyond either (responses; (k−1)-subsets of one question) subsets are sampled instead of counted."""
 
-_PARENTS_BYTES: Final = 8_000_000
+_PARENTS_BYTES: Final = 1_000_000
 _FEWEST_LANES: Final = 16
 _BLOCK_WORDS: Final = 16_384
 
@@ -287,13 +287,14 @@ def _extend(joiners: Words, free: Words, level: _Level, keep: bool) -> tuple[Wor
     alive = joiners.any(axis=(1, 2))
     rows = np.flatnonzero(alive[level.parent] & alive[level.sibling])
     last = level.members[rows, -1].astype(np.int64)
-    word, bit = last // size, free.dtype.type(1) << (last % size).astype(free.dtype)
+    word = last // size
+    bit: Words = free.dtype.type(1) << (last % size).astype(free.dtype)
     for start in range(0, len(rows), step):
         block = slice(start, start + step)
         row = rows[block]
         joint = joiners.take(level.parent[row], axis=0)
         own = joint[:, 0] if words == 1 else joint[np.arange(len(joint)), word[block]]
-        joins = ((own & bit[block, None]) != 0)[:, None]
+        joins = (own & bit[block, None]).astype(bool)[:, None]
         joint &= joiners.take(level.sibling[row], axis=0)
         joint &= free.take(level.ends[row], axis=0)
         total += _sum(np.bitwise_count(joint) * joins)

