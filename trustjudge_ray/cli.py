@@ -129,6 +129,9 @@ class _ManyValued(click.Command):
 @click.option("--questions", multiple=True, metavar="FILE", help="trustjudge: questions, for categories and scores.")
 @click.option("--out", required=True, metavar="RUN", help="The run folder to make.")
 @click.option("--judge", "judge_name", help="What the judge is called, where the files do not say.")
+@click.option(
+    "--scale", type=click.IntRange(min=2), help="trustjudge: points of the scores, where the files do not say."
+)
 @_JSON
 def import_(
     kind: str,
@@ -138,6 +141,7 @@ def import_(
     questions: tuple[str, ...],
     out: str,
     judge_name: str | None,
+    scale: int | None,
     as_json: bool,
 ) -> None:
     """Make a run folder from judgments that another system made.
@@ -150,7 +154,7 @@ def import_(
     from trustjudge_ray import runs
 
     paths = _import_files(kind, [*files, *single, *pairs, *questions])
-    summary = runs.import_judgments(kind, paths, _folder(out, ()), judge_name)
+    summary = runs.import_judgments(kind, paths, _folder(out, ()), judge_name, scale)
     statuses = ", ".join(f"{n} {status}" for status, n in summary["statuses"].items())
     click.echo(
         f"{summary['judgments']} judgments ({statuses or 'none'}), {summary['quarantined']} rows not readable",

@@ -83,7 +83,11 @@ def start(cluster: ClusterConfig) -> None:
                 object_store_memory=memory,
                 **quiet,
             )
-        _refuse_too_small(cluster)
+        try:
+            _refuse_too_small(cluster)
+        except ConfigError:
+            stop()
+            raise
     if on_sigterm != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own, which exits without a word
     context = ray.data.DataContext.get_current()
@@ -117,7 +121,6 @@ def _refuse_too_small(cluster: ClusterConfig) -> None:
     needs = {"CPU": _judge_cpus(cluster) + _LIGHT["num_cpus"], "GPU": cluster.replicas * cluster.gpus_per_replica}
     for kind, need in needs.items():
         if need > have.get(kind, 0.0):
-            stop()
             raise ConfigError(
                 f"cluster: {cluster.replicas} replicas need {need:g} {kind}s (with {_LIGHT['num_cpus']:g} CPUs to read "
                 f"and write), this machine's Ray has {have.get(kind, 0.0):g}; lower cluster.replicas or "

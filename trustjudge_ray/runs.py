@@ -7,6 +7,7 @@ import contextlib
 import json
 import platform
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -152,8 +153,13 @@ def judge(loaded: LoadedConfig, notify: Notify) -> Judged:
     return outcome
 
 
-def import_judgments(kind: str, files: list[str], folder: RunFolder, judge_name: str | None = None) -> dict[str, Any]:
-    """Make a run folder from judgments that another system made.
+def import_judgments(
+    kind: str, files: list[str], folder: RunFolder, judge_name: str | None = None, scale: int | None = None
+) -> dict[str, Any]:
+    """Make a run folder from judgments that another system made. What the folder held is replaced, once all is read.
+
+    Args:
+        scale: points of the scores, where the files of the format `trustjudge` do not say.
 
     Returns:
         `judgments`, `statuses` {status: n}, `quarantined` and `protocols`.
@@ -162,19 +168,23 @@ def import_judgments(kind: str, files: list[str], folder: RunFolder, judge_name:
         ImportFileError: a file is not of that format; names file, line and what would be right.
     """
     folder.probe()
-    for name in ("manifest.json", "protocols", "judgments"):
-        folder.remove(name)
-    ingest.clear(folder)
+    options = {"judge": judge_name} | ({"scale": scale} if kind == "trustjudge" else {})
     with contextlib.ExitStack() as opened:
+        scratch = RunFolder(opened.enter_context(tempfile.TemporaryDirectory(prefix="trustjudge-import-")))
         streams = {path: opened.enter_context(open_binary(path, folder.options)) for path in files}
-        imported = imports.READERS[kind](streams, judge=judge_name)
-        statuses = _store_imported(folder, imported.judgments)
-    if imported.responses is not None:
-        folder.write_table("responses/imported.parquet", imported.responses)
-    if len(imported.quarantine):
-        folder.write_table("quarantine/imported.parquet", imported.quarantine)
-    folder.write_bytes("config.yaml", b"analysis: {}\n")
-    folder.write_protocols(list(imported.protocols.values()))
+        imported = imports.READERS[kind](streams, **options)
+        statuses = _store_imported(scratch, imported.judgments)
+        if imported.responses is not None:
+            scratch.write_table("responses/imported.parquet", imported.responses)
+        if len(imported.quarantine):
+            scratch.write_table("quarantine/imported.parquet", imported.quarantine)
+        scratch.write_bytes("config.yaml", b"analysis: {}\n")
+        scratch.write_protocols(list(imported.protocols.values()))
+        for name in ("manifest.json", "protocols", "judgments"):
+            folder.remove(name)
+        ingest.clear(folder)
+        for name in scratch.names(""):
+            folder.write_bytes(name, scratch.read_bytes(name))
     summary = {
         "judgments": sum(statuses.values()),
         "statuses": statuses,

@@ -35,7 +35,7 @@ class Arrays:
         """The first so many questions' pairs."""
         mine = self.question < count
         some = self.pairs
-        cut = (some.probabilities[mine], some.emitted[mine], some.perplexity[mine], some.status[mine])
+        cut = (some.asked[mine], some.probabilities[mine], some.emitted[mine], some.perplexity[mine], some.status[mine])
         pairs = Pairs(some.keys.filter(mine), *cut, some.statuses)
         return Arrays(self.readout, pairs, self.question[mine], self.i[mine], self.j[mine])
 

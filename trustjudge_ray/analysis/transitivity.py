@@ -284,11 +284,11 @@ def _extend(joiners: Words, free: Words, level: _Level, keep: bool) -> tuple[Wor
     total = np.zeros(lanes, dtype=np.int64)
     out = np.zeros((len(level.parent) if keep else 0, words, lanes), dtype=free.dtype)
     step = max(_BLOCK_WORDS // (words * lanes), 1)
-    alive = joiners.any(axis=(1, 2))
+    alive: NDArray[np.bool_] = np.any(joiners, axis=(1, 2))
     rows = np.flatnonzero(alive[level.parent] & alive[level.sibling])
     last = level.members[rows, -1].astype(np.int64)
     word = last // size
-    bit: Words = free.dtype.type(1) << (last % size).astype(free.dtype)
+    bit = free.dtype.type(1) << (last % size).astype(free.dtype)
     for start in range(0, len(rows), step):
         block = slice(start, start + step)
         row = rows[block]

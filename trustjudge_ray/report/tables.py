@@ -59,7 +59,7 @@ def leaderboards(inputs: Inputs) -> list[Table]:
         chosen = ratings.filter(rule=rule, protocol=protocol).sort("component", "rank", "model", nulls_last=True)
         groups = chosen["component"].n_unique()
         for (component,), rows in chosen.partition_by("component", as_dict=True, maintain_order=True).items():
-            group = f", group {component + 1} of {groups} that never met" if groups > 1 else ""
+            group = f", group {component} of {groups} that never met" if groups > 1 else ""
             found.append(
                 Table(
                     f"Leaderboard by {judge}{group}",
