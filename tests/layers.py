@@ -8,8 +8,8 @@ HEAVY = {
     "vllm": {"judging.vllm_engine"},
     "torch": {"judging.embedded"},
     "transformers": {"judging.vllm_engine", "judging.embedded"},
-    "fsspec": {"storage", "store", "corpus.reader"},
-    "s3fs": {"storage", "store", "corpus.reader"},
+    "fsspec": {"storage"},
+    "s3fs": {"storage"},
 }
 """Outside libraries and the only modules that may import them, lazily or not."""
 

@@ -68,3 +68,12 @@ def test_evaluate_needs_no_secret_of_the_machine_that_judged():
 def test_a_missing_file_is_named():
     with pytest.raises(config.ConfigError, match=r"nowhere\.yaml"):
         config.load("nowhere.yaml")
+
+
+def test_a_secret_written_out_in_clear_is_used_and_not_kept():
+    options = ["storage_options.secret=hunter2", "storage_options.client_kwargs.aws_access_key_id=AKIA"]
+    loaded = config.loads(SMALL + "storage_options: {endpoint_url: http://s3}\n", overrides=options)
+    assert loaded.config.storage_options["secret"] == "hunter2"
+    assert "hunter2" not in loaded.unresolved_yaml
+    assert "AKIA" not in loaded.unresolved_yaml
+    assert "http://s3" in loaded.unresolved_yaml

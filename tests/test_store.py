@@ -10,6 +10,7 @@ from corpora import compare_protocol, responses, score_protocol
 from trustjudge_ray.config import PlanConfig
 from trustjudge_ray.judging import base, plan, scripted
 from trustjudge_ray.schema import JUDGMENTS, SchemaError, check, from_rows
+from trustjudge_ray.storage import StorageError
 from trustjudge_ray.store import RunFolder
 
 PROTOCOLS = {"score-5": score_protocol(), "compare": compare_protocol()}
@@ -90,6 +91,15 @@ def test_what_an_interrupted_write_left_is_removed_and_nothing_else(folder, tmp_
     assert folder.remove_temporary() == 1
     assert not left.exists()
     assert (tmp_path / "run" / "judgments" / name).exists()
+
+
+def test_a_damaged_part_is_named(folder, tmp_path):
+    tasks, judged = some_judgments(1)
+    keep_tasks(folder, tasks)
+    name = folder.write_judgments(0, judged)
+    (tmp_path / "run" / "judgments" / name).write_bytes(b"PAR1 not parquet")
+    with pytest.raises(StorageError, match=f"{name}: not a readable Parquet file"):
+        folder.judgments()
 
 
 def test_a_folder_travels_to_a_worker(folder):

@@ -44,9 +44,9 @@ def run(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json
     trustjudge run configs/demo.yaml
     trustjudge run my.yaml out=runs/try plan.block=4 --limit 10
     """
+    loaded = _load(config_path, overrides, limit)
     from trustjudge_ray import runs
 
-    loaded = _load(config_path, overrides, limit)
     judged = _judge(loaded)
     folder = runs.folder_of(loaded)
     runs.evaluate(folder, loaded.config.analysis)
@@ -71,9 +71,9 @@ def judge(config_path: str, overrides: tuple[str, ...], limit: int | None, as_js
 @_JSON
 def validate(config_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Read the corpus and name every line that cannot be used, with the reason; no judge."""
+    loaded = _load(config_path, overrides, None)
     from trustjudge_ray import runs
 
-    loaded = _load(config_path, overrides, None)
     with tempfile.TemporaryDirectory(prefix="trustjudge-validate-") as scratch:
         found = runs.validate(loaded, Path(scratch))
     for problem in found["problems"]:
@@ -256,7 +256,15 @@ def _folder(path: str, overrides: tuple[str, ...]) -> "RunFolder":
 
 
 def _judge(loaded: config.LoadedConfig) -> "Judged":
-    from trustjudge_ray import pipeline, runs
+    try:
+        from trustjudge_ray import pipeline, runs
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise click.ClickException(
+            "judging needs Ray, which is not installed: pip install 'trustjudge-ray[gpu]' for vLLM on GPUs, '[cpu]' "
+            "for vLLM on the CPU, '[ray]' for the scripted judge; evaluate, report and import work without it"
+        ) from error
 
     printed = 0.0
 

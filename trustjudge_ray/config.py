@@ -5,6 +5,7 @@ memory: what a run folder keeps is the file as it was written (`unresolved_yaml`
 """
 
 import difflib
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,9 @@ class Config:
         return self.judges or [self.judge or JudgeConfig()]
 
 
+_SECRET = re.compile(r"^key$|access_key|secret|token|password|credential", re.IGNORECASE)
+"""Names of storage options whose value is never written to a run folder."""
+
 _CHOICES = {
     "corpus.format": ("flat", "trustjudge"),
     "judge.engine": ("vllm", "scripted"),
@@ -219,7 +223,10 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
     if config.judge and config.judges:
         raise ConfigError(f"{source}: `judge` and `judges` are both given; use one of them")
     _refuse_bad_values(config, source)
-    unresolved = OmegaConf.to_yaml(OmegaConf.merge(written, changes), resolve=False)
+    kept = OmegaConf.to_container(OmegaConf.merge(written, changes), resolve=False)
+    if isinstance(kept, dict) and "storage_options" in kept:
+        kept["storage_options"] = _without_secrets(kept["storage_options"])
+    unresolved = OmegaConf.to_yaml(OmegaConf.create(kept), resolve=False)
     return LoadedConfig(config, unresolved, source)
 
 
@@ -255,6 +262,14 @@ def _override_tree(overrides: list[str]) -> DictConfig:
                 raise ConfigError(f"override '{item}': value is not YAML: {error}") from error
         OmegaConf.update(tree, key, parsed, force_add=True)
     return tree
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
+    """Storage options as a run folder may keep them: a credential written out in clear becomes `(not kept)`."""
+    if isinstance(value, dict):
+        return {key: _without_secrets(inner, str(key)) for key, inner in value.items()}
+    secret = _SECRET.search(name) and isinstance(value, str) and not value.startswith("${")
+    return "(not kept)" if secret else value
 
 
 def _refuse_unknown(tree: Any, cls: type, source: str, prefix: str) -> None:

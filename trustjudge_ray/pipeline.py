@@ -88,7 +88,7 @@ def start(cluster: ClusterConfig) -> None:
         except ConfigError:
             stop()
             raise
-    if on_sigterm != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own, which exits without a word
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False

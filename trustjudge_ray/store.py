@@ -74,8 +74,12 @@ class RunFolder:
             return self._fs.cat_file(f"{self._root}/{name}")
 
     def read_table(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """A Parquet file's table."""
-        return pq.read_table(pa.BufferReader(self.read_bytes(name)), columns=columns)
+        """A Parquet file's table.
+
+        Raises:
+            StorageError: it is not there, storage refuses, or it is damaged.
+        """
+        return _table(pa.BufferReader(self.read_bytes(name)), f"{self.path}/{name}", columns)
 
     def exists(self, name: str) -> bool:
         """Whether a file or folder of that name is in the run folder."""
@@ -219,11 +223,21 @@ class RunFolder:
 
     def _read_part(self, path: str, columns: list[str] | None = None) -> pa.Table:
         with explained(path), self._store_fs.open(path, "rb") as file:
-            return pq.read_table(file, columns=columns)
+            return _table(file, path, columns)
 
     def _named_part(self, path: str) -> pa.Table:
         table = self._read_part(path)
         return table.append_column("part", pa.repeat(pa.scalar(path), len(table)))
+
+
+def _table(source: Any, path: str, columns: list[str] | None) -> pa.Table:
+    try:
+        return pq.read_table(source, columns=columns)
+    except pa.ArrowInvalid as error:
+        said = str(error).splitlines()[0]
+        raise StorageError(
+            f"{path}: not a readable Parquet file ({said}); remove it, and judge what it held"
+        ) from error
 
 
 def _parquet(table: pa.Table) -> bytes:
@@ -281,4 +295,4 @@ def _find(fs: Any, folder: str) -> list[str]:
 
 
 def _polars_schema(schema: pa.Schema) -> dict[str, Any]:
-    return dict(pl.DataFrame(schema.empty_table()).schema)
+    return dict(pl.Schema(schema))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from trustjudge_ray.analysis import metrics
 from trustjudge_ray.analysis.games import Array, Index, binned
@@ -143,6 +143,8 @@ def _score_rows(part: pl.DataFrame, about: dict[str, Any], settings: AnalysisCon
     found = _outcome_rows(_score_pairs(part), about, "agreement_score_pair", settings)
     used = part.filter(pl.col("reason").is_null())
     score, human = used["score"].to_numpy(), used["human"].to_numpy()
+    from scipy import stats  # half a second, and only needed where there are human scores
+
     for metric, correlation in (("spearman", stats.spearmanr), ("kendall", stats.kendalltau)):
         value = _jackknifed(used["question_id"], _between(score, human, correlation), settings, fisher=True)
         plain = {key: entry for key, entry in about.items() if key != "tolerance"}
@@ -193,7 +195,7 @@ def _jackknifed(
     with np.errstate(divide="ignore", invalid="ignore"):
         centre, moved = there(value), there(np.clip(without, -1, 1))
         error = np.sqrt((folds - 1) / folds * ((moved - moved.mean()) ** 2).sum())
-        half = stats.t.ppf((1 + settings.confidence) / 2, folds - 1) * error
+        half = stdtrit(folds - 1, (1 + settings.confidence) / 2) * error
         low, high = back(centre - half), back(centre + half)
     if np.isfinite(error):
         row |= {"low": max(low, -1.0), "high": min(high, 1.0)}

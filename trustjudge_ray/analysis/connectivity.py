@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
@@ -149,5 +148,7 @@ def _direction(
         shape=(len(at), models + 1),
     ).tocsr()
     limits = [(None, None)] * models + [(tie, tie)]
+    from scipy.optimize import linprog  # slow to import, and rarely needed
+
     found = linprog(np.zeros(models + 1), A_ub=matrix, b_ub=-d * order, bounds=limits, method="highs")
     return found.status != 2

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 Array = NDArray[np.float64]
 
@@ -160,7 +160,7 @@ def _wilson(summary: _Summary, for_low: Array, for_high: Array, confidence: floa
 def _quantile(freedom: Array, confidence: float) -> Array:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: got {confidence}; a share between 0 and 1")
-    return np.asarray(stats.t.ppf((1 + confidence) / 2, freedom), dtype=np.float64)
+    return np.asarray(stdtrit(freedom, (1 + confidence) / 2), dtype=np.float64)
 
 
 def _refuse_no_share(hits: Array, cases: Array) -> None:

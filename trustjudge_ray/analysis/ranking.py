@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy import stats
+from scipy.special import stdtrit
 
 from trustjudge_ray.analysis import metrics
 from trustjudge_ray.analysis.bradley_terry import fit_davidson
@@ -94,7 +94,7 @@ def fit_metrics(judgments: pl.DataFrame, settings: AnalysisConfig) -> pl.DataFra
     for scope, part in _scopes(outcomes):
         games = games_of(part)
         fit = fit_davidson(games, structure(games, settings.confidence).group)
-        half = float(stats.t.ppf((1 + settings.confidence) / 2, fit.questions - 1)) if fit.questions > 1 else np.nan
+        half = float(stdtrit(fit.questions - 1, (1 + settings.confidence) / 2)) if fit.questions > 1 else np.nan
         steps = np.array([0.0, -half, half])
         order, ties = fit.order_effect + steps * fit.order_effect_se, fit.log_nu + steps * fit.log_nu_se
         order[0], ties[0] = fit.order_effect, fit.log_nu if np.isfinite(fit.log_nu) else np.nan

@@ -26,9 +26,7 @@ class ReadoutError(ValueError):
 
 def columns(schema: pa.Schema) -> dict[str, pl.DataType]:
     """The columns of a table with their Polars types, in order."""
-    empty = pl.from_arrow(schema.empty_table())
-    assert isinstance(empty, pl.DataFrame)
-    return dict(empty.schema)
+    return dict(pl.Schema(schema))
 
 
 @dataclass(frozen=True, slots=True)

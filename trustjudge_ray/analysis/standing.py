@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from trustjudge_ray.analysis.bradley_terry import Fit, fit_bradley_terry, fit_davidson, outer_sum, resampled_theta
 from trustjudge_ray.analysis.connectivity import Structure
@@ -149,7 +149,7 @@ def questions_by_model(games: Games) -> Index:
 def _quantile(questions: Index, confidence: float) -> Array:
     """Student's t with one degree of freedom less than questions; NaN for a single question."""
     freedom = np.where(questions > 1, questions - 1.0, np.nan)
-    return np.asarray(stats.t.ppf((1 + confidence) / 2, freedom), dtype=np.float64)
+    return np.asarray(stdtrit(freedom, (1 + confidence) / 2), dtype=np.float64)
 
 
 def _significant(value: Array, cov: Array, questions: Index, confidence: float) -> Flags:
