@@ -153,7 +153,8 @@ def plain_metrics(inputs: Inputs, brief: bool = False) -> list[Table]:
         ),
     }
     chosen_rules = _main_rules(inputs) if brief else _overall(inputs)
-    rows = chosen_rules.filter(pl.col("tolerance").is_null() | (pl.col("tolerance") == 0))
+    zero = [pl.col(name).fill_null(0) == 0 for name in ("tolerance", "verdict_tolerance")]
+    rows = chosen_rules.filter(*zero)
     found = []
     for title, (names, note) in groups.items():
         chosen = [m for m in rows.to_dicts() if m["metric"] in names and m["cases"]]
@@ -238,13 +239,21 @@ def _position_findings(rows: pl.DataFrame) -> list[str]:
 def _agreement_findings(rows: pl.DataFrame, inputs: Inputs) -> list[str]:
     """A judge whose agreement with people cannot be told from none."""
     found = []
-    for m in rows.filter(
-        pl.col("metric") == "agreement_spearman", pl.col("score_rule") == inputs.settings.score_rule
-    ).to_dicts():
+    of_scores = (pl.col("metric") == "agreement_spearman") & (pl.col("score_rule") == inputs.settings.score_rule)
+    for m in rows.filter(of_scores).to_dicts():
         if m["low"] is not None and m["low"] <= 0:
             found.append(
                 f"{m['judge']}: no agreement of its {m['protocol']} scores with people is shown "
                 f"(Spearman {number(m['value'])}, interval {interval(m, number)}): no better than chance."
+            )
+    of_verdicts = (pl.col("metric") == "agreement_pair_decisive") & (pl.col("verdict_tolerance") == 0)
+    of_verdicts &= pl.col("verdict_rule") == inputs.settings.verdict_rule
+    for m in rows.filter(of_verdicts).to_dicts():
+        if m["low"] is not None and m["low"] <= 0.5:
+            found.append(
+                f"{m['judge']}: where people and its {m['protocol']} verdicts both prefer an answer, they prefer the "
+                f"same one in {share(m['value'])} of {m['cases']} pairs ({interval(m, share)}); a coin gives 50 %: no "
+                "better than chance."
             )
     return found
 
