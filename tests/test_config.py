@@ -1,6 +1,8 @@
 import pytest
 
 from trustjudge_ray import config
+from trustjudge_ray.analysis.scoring import SCORING_RULES
+from trustjudge_ray.analysis.verdicts import VERDICT_RULES
 
 SMALL = "corpus: {format: flat, paths: [a.jsonl]}\n"
 
@@ -77,3 +79,10 @@ def test_a_secret_written_out_in_clear_is_used_and_not_kept():
     assert "hunter2" not in loaded.unresolved_yaml
     assert "AKIA" not in loaded.unresolved_yaml
     assert "http://s3" in loaded.unresolved_yaml
+
+
+def test_the_rules_of_the_configuration_are_those_that_are_computed():
+    assert set(config.AnalysisConfig().score_rules) == set(SCORING_RULES)
+    assert set(config.AnalysisConfig().verdict_rules) == set(VERDICT_RULES)
+    with pytest.raises(config.ConfigError, match=r"analysis\.score_rules: got \['expcted'\]"):
+        config.loads(SMALL + "analysis: {score_rules: [expcted]}\n")

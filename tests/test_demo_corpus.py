@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -79,4 +80,4 @@ def test_the_models_have_the_planted_order(rows):
     for row in rows:
         scores[row["model"]].append(row["human_score"])
     means = [sum(scores[model]) / len(scores[model]) for model in PLANTED_ORDER]
-    assert all(better > worse for better, worse in zip(means, means[1:], strict=False)), means
+    assert all(better > worse for better, worse in pairwise(means)), means

@@ -17,7 +17,7 @@ from trustjudge_ray.config import AnalysisConfig
 from trustjudge_ray.imports import oracle
 
 SUITES = ("tiny", "strong", "weak", "edge_scores", "edge_ties", "crash")
-MANIFEST = json.loads(shared("oracle/manifest.json").read_text("utf-8"))
+MANIFEST = json.loads(shared("oracle/suites.json").read_text("utf-8"))
 SIGNS = {">": 1, "=": 0, "<": -1, None: None}
 RULES = ("baseline", "geval", "softmax_weighted")
 

@@ -124,10 +124,14 @@ class AnalysisConfig:
     tolerance may be a share of the scale's range, written as text: "5%"."""
     k: list[int] = field(default_factory=lambda: [3, 4, 5])
     """Sizes of the answer subsets of the non-transitivity ratio."""
-    score_rule: str = "expected"
-    """The score rule that the report puts first."""
-    verdict_rule: str = "normalised"
-    """The verdict rule that the report puts first and that rankings of verdicts use."""
+    score_rules: list[str] = field(
+        default_factory=lambda: ["expected", "softmax_weighted", "geval", "baseline", "mode"]
+    )
+    """The score rules that the report shows, the main one first."""
+    verdict_rules: list[str] = field(
+        default_factory=lambda: ["normalised", "likelihood", "ppl", "ppl_tiebreak", "baseline"]
+    )
+    """The verdict rules that the report shows, the main one first."""
     identical: str = "exclude"
     """Pairs of equal texts in CR and NTR: `exclude` or `include` (as ties)."""
     on_empty: str = "exclude"
@@ -136,6 +140,16 @@ class AnalysisConfig:
     bootstrap: int = 0
     """Bootstrap rounds for rank intervals; 0 uses the sandwich covariance."""
     seed: int = 0
+
+    @property
+    def score_rule(self) -> str:
+        """The main score rule."""
+        return self.score_rules[0]
+
+    @property
+    def verdict_rule(self) -> str:
+        """The main verdict rule."""
+        return self.verdict_rules[0]
 
 
 @dataclass
@@ -179,6 +193,9 @@ _CHOICES = {
     "analysis.identical": ("exclude", "include"),
     "analysis.on_empty": ("exclude", "lose"),
 }
+
+
+_RULES = {"score_rules": AnalysisConfig().score_rules, "verdict_rules": AnalysisConfig().verdict_rules}
 
 
 @dataclass(frozen=True)
@@ -327,6 +344,10 @@ def _refuse_bad_values(config: Config, source: str) -> None:
             section, _, name = key.partition(".")
             got = getattr(config, key) if not name else getattr(getattr(config, section), name)
             raise ConfigError(f"{source}: {key}: got {got!r}; {right}")
+    for key, known in _RULES.items():
+        rules = getattr(config.analysis, key)
+        if not rules or not set(rules) <= set(known):
+            raise ConfigError(f"{source}: analysis.{key}: got {rules!r}; one or more of {list(known)}")
     for judge in config.all_judges:
         if judge.engine == "scripted" and not judge_name(judge).startswith("scripted"):
             raise ConfigError(

@@ -336,7 +336,12 @@ def _leader(inputs: Inputs, judge: str, row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _overall(inputs: Inputs) -> pl.DataFrame:
-    return inputs.metrics.filter(pl.col("category").is_null())
+    """The metrics over all categories, of the rules that the settings show."""
+    return inputs.metrics.filter(
+        pl.col("category").is_null(),
+        pl.col("score_rule").is_null() | pl.col("score_rule").is_in(inputs.settings.score_rules),
+        pl.col("verdict_rule").is_null() | pl.col("verdict_rule").is_in(inputs.settings.verdict_rules),
+    )
 
 
 def _main_rules(inputs: Inputs) -> pl.DataFrame:
