@@ -14,7 +14,7 @@ from trustjudge_ray.analysis.layout import Layout, layout
 from trustjudge_ray.analysis.metrics import COLUMNS
 from trustjudge_ray.analysis.non_transitivity import non_transitivity_rows
 from trustjudge_ray.analysis.position import position_rows, tie_rows
-from trustjudge_ray.analysis.ranking import ratings
+from trustjudge_ray.analysis.ranking import fit_metrics, ratings
 from trustjudge_ray.analysis.readouts import columns
 from trustjudge_ray.analysis.scoring import scores as score_table
 from trustjudge_ray.analysis.tolerances import Tolerances, parse_tolerances
@@ -67,8 +67,9 @@ def evaluate(
     consistency, warnings = consistency_metrics(judgments, protocols, responses, settings, scores, pairs, tolerances)
     known = pl.DataFrame(schema=columns(RESPONSES)) if responses is None else responses
     agreement = agreement_metrics(scores, verdicts, known, settings)
-    rated, notes = ratings(judgments, protocols, settings)
-    metrics = pl.concat([consistency, agreement.select(*COLUMNS)])
+    rated, notes = ratings(judgments, protocols, settings, scored=scores)
+    fitted = fit_metrics(judgments, settings)
+    metrics = pl.concat([consistency, agreement.select(*COLUMNS), fitted.select(*COLUMNS)])
     return Evaluation(scores, verdicts, metrics, rated, [*warnings, *_label_only(judgments), *notes])
 
 

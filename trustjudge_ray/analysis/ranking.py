@@ -71,7 +71,7 @@ def ratings(
     for scope, part in _ranked(outcomes):
         games = games_of(part)
         shape = structure(games, settings.confidence)
-        told += [f"{scope}: {text}" for text in _cautions(games, shape)]
+        told += [f"{scope}: {text}" for text in _cautions(games, shape, scope.category)]
         for name, rule in RATING_RULES.items():
             standing = rule(games, shape, settings)
             told += [f"{scope}, {name}: {note}" for note in standing.notes]
@@ -137,7 +137,7 @@ def _parts(rows: pl.DataFrame, by: list[str]) -> list[tuple[tuple[Any, ...], pl.
     return sorted(rows.partition_by(by, as_dict=True).items(), key=lambda part: part[0])
 
 
-def _cautions(games: Games, shape: Structure) -> list[str]:
+def _cautions(games: Games, shape: Structure, category: str | None) -> list[str]:
     """What a reader must know before believing the ranking."""
     names, told = np.array(games.models), []
     if shape.component.max() > 1:
@@ -149,14 +149,15 @@ def _cautions(games: Games, shape: Structure) -> list[str]:
             f"no finite rating for {_listed(names[~shape.bounded])}: all points between them and the others went one "
             "way (unbounded); ranks are given where the order is determined"
         )
-    return told + _few(games.questions, questions_by_model(games), names)
+    return told + _few(games.questions, questions_by_model(games), names, category)
 
 
-def _few(questions: int, by_model: np.ndarray, names: np.ndarray) -> list[str]:
+def _few(questions: int, by_model: np.ndarray, names: np.ndarray, category: str | None) -> list[str]:
+    """Cautions for few questions; in a category, which has few by nature, only where there is no interval at all."""
     if questions == 1:
         return ["one question only: no interval can be given"]
     told = []
-    if questions < FEW_QUESTIONS:
+    if questions < FEW_QUESTIONS and category is None:
         told.append(f"{questions} questions only: intervals are rough")
     if (by_model == 1).any():
         told.append(f"no interval for {_listed(names[by_model == 1])}: seen in one question only")
@@ -179,7 +180,8 @@ def _mean_scores(asked: pl.DataFrame, settings: AnalysisConfig) -> tuple[list[di
         ones, together = np.ones(len(part)), np.ones(len(models), dtype=np.int64)
         standing = means(question, model, part["score"].to_numpy(), ones, together, settings)
         seen = part.group_by("model").agg(n=pl.col("question_id").n_unique()).sort("model")["n"].to_numpy()
-        told += [f"{scope}, mean_score: {t}" for t in _few(int(question.max()) + 1, seen, np.array(models))]
+        few = _few(int(question.max()) + 1, seen, np.array(models), scope.category)
+        told += [f"{scope}, mean_score: {text}" for text in few]
         shape = Structure(together, together, standing.bounded, standing.above, standing.surely_above)
         counts = np.zeros((len(models), 3))
         played = np.bincount(model, minlength=len(models)).astype(float)

@@ -139,9 +139,10 @@ def plain_metrics(inputs: Inputs, brief: bool = False) -> list[Table]:
     """Position bias, agreement with people, and how much was readable; `brief` as in `consistency`."""
     groups = {
         "Position bias": (
-            ("flip_rate", "first_slot_preference", "order_effect"),
+            ("flip_rate", "first_slot_preference", "order_effect", "order_effect_logit"),
             "flip_rate: the two orders of a pair disagree. first_slot_preference: 50 % is unbiased. "
-            "order_effect: P(first) − P(second), 0 is unbiased.",
+            "order_effect: P(first) − P(second), order_effect_logit: the same as log-odds in Davidson's model; "
+            "0 is unbiased.",
         ),
         "Agreement with people": (
             tuple(sorted({m for m in inputs.metrics["metric"].to_list() if m.startswith("agreement_")})),
@@ -263,7 +264,7 @@ def terminal(inputs: Inputs) -> str:
     parts = [plain(table) for table in leaderboards(inputs)]
     if not parts:
         parts.append("No ranking: the run has no readable comparison and no readable score.")
-    known = [line for line in findings(inputs) if ", category " not in line]
+    known = findings(inputs)
     if known:
         parts.append("Read this first\n" + "\n".join(f"  ! {line}" for line in known))
     shown = [*consistency(inputs, brief=True), *plain_metrics(inputs, brief=True), failures(inputs)]
