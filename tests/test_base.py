@@ -54,7 +54,10 @@ def test_one_reading_too_few_is_an_error_not_a_shorter_table():
 def test_log_probabilities_are_stored_as_float32_values_and_the_mass_is_theirs():
     said = [math.log(p) for p in (0.1, 0.2, 0.3, 0.15, 0.05)]
     row = base.judgments(tasks("score-5").slice(0, 1), [base.Reading(label_logprobs=said)], PROTOCOLS).to_pylist()[0]
-    assert row["label_logprobs"] == [float(np.float32(x)) for x in said]
+    assert all(
+        x == float(np.float32(x)) and 0 <= exact - x < 1e-6
+        for x, exact in zip(row["label_logprobs"], said, strict=True)
+    )
     assert row["label_mass"] == pytest.approx(sum(math.exp(x) for x in row["label_logprobs"]), abs=1e-15)
     assert (row["emitted"], row["cumulative_logprob"], row["output_tokens"]) == ("3", row["label_logprobs"][2], 1)
 
@@ -96,3 +99,14 @@ def test_the_scripted_judge_reads_the_same_task_the_same_way_in_any_batch():
 def test_an_unknown_script_key_is_refused_by_name():
     with pytest.raises(ConfigError, match="'qualty'.*quality"):
         scripted.script({"qualty": {}})
+    for wrong in ({"quality": {"a": "high"}}, {"noise": -1}, {"noise": "lots"}):
+        with pytest.raises(ConfigError, match=r"judge\.scripted\.(quality|noise): got"):
+            scripted.script(wrong)
+
+
+def test_rounding_takes_no_sum_of_probabilities_over_one():
+    rng = np.random.default_rng(0)
+    asked = tasks("score-5", {f"q{i}": {"a": "x", "b": "y"} for i in range(100)})
+    readings = [base.Reading(label_logprobs=list(np.log(rng.dirichlet(np.ones(5))))) for _ in range(len(asked))]
+    table = base.judgments(asked, readings, PROTOCOLS)
+    assert max(table["label_mass"].to_pylist()) <= 1

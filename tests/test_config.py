@@ -86,3 +86,26 @@ def test_the_rules_of_the_configuration_are_those_that_are_computed():
     assert set(config.AnalysisConfig().verdict_rules) == set(VERDICT_RULES)
     with pytest.raises(config.ConfigError, match=r"analysis\.score_rules: got \['expcted'\]"):
         config.loads(SMALL + "analysis: {score_rules: [expcted]}\n")
+
+
+def test_tolerances_may_be_one_list_a_mapping_or_one_number():
+    for written, parsed in (
+        ("{score: ['5%'], ppl: [0]}", {"score": ["5%"], "ppl": [0]}),
+        ("[0, 1]", [0, 1]),
+        ("0.5", 0.5),
+    ):
+        assert config.loads(SMALL + f"analysis: {{tolerances: {written}}}\n").config.analysis.tolerances == parsed
+    assert config.loads(SMALL, overrides=["analysis.tolerances={score: [1]}"]).config.analysis.tolerances == {
+        "score": [1]
+    }
+
+
+def test_one_value_stands_for_a_list_of_one():
+    loaded = config.loads("corpus: {paths: a.jsonl}\n", overrides=["analysis.k=3"])
+    assert (loaded.config.corpus.paths, loaded.config.analysis.k) == (["a.jsonl"], [3])
+
+
+def test_a_file_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(config.ConfigError, match=r"c\.yaml: not UTF-8"):
+        config.load(tmp_path / "c.yaml")

@@ -8,7 +8,12 @@ import pytest
 from corpora import protocol_files, rows, write_corpus
 
 from trustjudge_ray import config, runs
+from trustjudge_ray.corpus.reader import CorpusError
+from trustjudge_ray.imported_runs import import_judgments
+from trustjudge_ray.judging.base import RunError
 from trustjudge_ray.schema import JUDGMENTS, METRICS, RATINGS, SCORES, VERDICTS, check
+from trustjudge_ray.storage import StorageError
+from trustjudge_ray.store import RunFolder
 
 pytestmark = pytest.mark.ray
 
@@ -152,3 +157,53 @@ def test_markup_in_a_corpus_is_text_in_the_report(tmp_path, local_ray):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<script" not in page.lower()
     assert "&lt;script&gt;" in page
+
+
+def test_a_corpus_without_a_usable_row_says_so_with_the_reasons(tmp_path, local_ray):
+    given = loaded(tmp_path, [{"a": 1}])
+    with pytest.raises(CorpusError, match=r"no usable row in 1 files: 1 quarantined \(missing_field 1\)"):
+        runs.judge(given, lambda *_: None)
+
+
+def test_numbers_of_other_answers_do_not_stay_in_a_run_folder(tmp_path, local_ray):
+    whole(loaded(tmp_path, rows(3, ["m1", "m2"])))
+    runs.judge(loaded(tmp_path, rows(3, ["m3", "m4"])), lambda *_: None)
+    folder = runs.folder_of(loaded(tmp_path, rows(3, ["m3", "m4"])))
+    left = [name for name in folder.names("") if name.startswith(("metrics", "ratings", "scores", "report", "figures"))]
+    assert left == []
+    with pytest.raises(StorageError, match="not evaluated yet"):
+        runs.report(folder)
+
+
+def test_an_import_never_replaces_judgments_that_were_made(tmp_path, local_ray):
+    given = loaded(tmp_path, rows(2, ["m1", "m2"]))
+    runs.judge(given, lambda *_: None)
+    battles = tmp_path / "b.jsonl"
+    battles.write_text('{"model_a": "x", "model_b": "y", "winner": "tie"}\n')
+    with pytest.raises(RunError, match="holds judgments that were made here"):
+        import_judgments("battles", [str(battles)], runs.folder_of(given))
+    for _ in range(2):
+        import_judgments("battles", [str(battles)], RunFolder(str(tmp_path / "imported")))
+
+
+def test_the_manifest_is_written_last_and_times_every_step(tmp_path, local_ray):
+    runs.run(loaded(tmp_path, rows(2, ["m1", "m2"])), lambda *_: None)
+    run = tmp_path / "run"
+    newest = max((p for p in run.rglob("*") if p.is_file()), key=lambda p: p.stat().st_mtime_ns)
+    assert newest.name == "manifest.json"
+    seconds = json.loads(newest.read_text())["seconds"]
+    assert list(seconds) == ["start", "read", "plan", "judge", "evaluate", "report"]
+
+
+def test_a_misspelt_anchor_is_refused(tmp_path, local_ray):
+    with pytest.raises(RunError, match="'nobody'"):
+        runs.judge(
+            loaded(tmp_path, rows(2, ["m1", "m2"]), ["plan.design=anchor", "plan.anchor=nobody"]), lambda *_: None
+        )
+
+
+def test_what_a_worker_raised_is_the_message(tmp_path, local_ray):
+    given = loaded(tmp_path, rows(2, ["m1", "m2"]))
+    given.config.judge.scripted["quality"] = {"m1": "high"}
+    with pytest.raises((RunError, config.ConfigError), match="quality"):
+        runs.judge(given, lambda *_: None)

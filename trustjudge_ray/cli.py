@@ -45,13 +45,9 @@ def run(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json
     trustjudge run my.yaml out=runs/try plan.block=4 --limit 10
     """
     loaded = _load(config_path, overrides, limit)
-    from trustjudge_ray import runs
-
-    judged = _judge(loaded)
-    folder = runs.folder_of(loaded)
-    runs.evaluate(folder, loaded.config.analysis)
-    click.echo(runs.report(folder))
-    click.echo(f"report: {folder.path}/report.html")
+    judged, text = _judge(loaded, whole=True)
+    click.echo(text)
+    click.echo(f"report: {loaded.config.out.rstrip('/')}/report.html")
     _finish(judged, as_json)
 
 
@@ -62,7 +58,8 @@ def run(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json
 @_JSON
 def judge(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """Only the judgments: what has none yet is judged."""
-    _finish(_judge(_load(config_path, overrides, limit)), as_json)
+    judged, _ = _judge(_load(config_path, overrides, limit), whole=False)
+    _finish(judged, as_json)
 
 
 @cli.command()
@@ -151,15 +148,17 @@ def import_(
     trustjudge import trustjudge --single J_single_answer_grade_5_points.jsonl --pairs J_pairs.jsonl --out RUN
     trustjudge import battles battles.parquet --out runs/arena
     """
-    from trustjudge_ray import runs
+    from trustjudge_ray import imported_runs, runs
 
     paths = _import_files(kind, [*files, *single, *pairs, *questions])
-    summary = runs.import_judgments(kind, paths, _folder(out, ()), judge_name, scale)
+    summary = imported_runs.import_judgments(kind, paths, _folder(out, ()), judge_name, scale)
     statuses = ", ".join(f"{n} {status}" for status, n in summary["statuses"].items())
     click.echo(
         f"{summary['judgments']} judgments ({statuses or 'none'}), {summary['quarantined']} rows not readable",
         err=as_json,
     )
+    if summary["quarantined"] > summary["judgments"]:
+        click.echo("warning: most rows could not be read; the quarantine of the run folder says why", err=True)
     if as_json:
         click.echo(runs.as_json_line(summary))
 
@@ -173,7 +172,12 @@ def _import_files(kind: str, given: list[str]) -> list[str]:
     found: list[str] = []
     for path in given:
         inside = [f"{path.rstrip('/')}/{name}" for name in oracle.FILES] if kind == "oracle" else []
-        found += [file for file in inside if present(file)] or [path]
+        there = [file for file in inside if present(file)]
+        if inside and not there and not path.endswith(".jsonl"):
+            raise click.UsageError(
+                f"import oracle: {path}: a folder with {', '.join(oracle.FILES)}; none of them is there"
+            )
+        found += there or [path]
     return found
 
 
@@ -255,7 +259,8 @@ def _folder(path: str, overrides: tuple[str, ...]) -> "RunFolder":
     return RunFolder(path, config.storage_options(list(overrides)))
 
 
-def _judge(loaded: config.LoadedConfig) -> "Judged":
+def _judge(loaded: config.LoadedConfig, whole: bool) -> tuple["Judged", str]:
+    """Judge; where `whole`, also evaluate and report, and return the report's text."""
     try:
         from trustjudge_ray import pipeline, runs
     except ModuleNotFoundError as error:
@@ -284,11 +289,11 @@ def _judge(loaded: config.LoadedConfig) -> "Judged":
         )
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints remarks; standard output is the command's alone
-        judged = runs.judge(loaded, notify)
+        judged, text = runs.run(loaded, notify) if whole else (runs.judge(loaded, notify), "")
         pipeline.stop()
     if judged.now == 0:
         click.echo(f"nothing to judge: all {judged.tasks} judgments are there", err=True)
-    return judged
+    return judged, text
 
 
 def _finish(judged: "Judged", as_json: bool) -> None:
@@ -297,7 +302,8 @@ def _finish(judged: "Judged", as_json: bool) -> None:
     from trustjudge_ray import runs
 
     if as_json:
-        click.echo(runs.as_json_line(asdict(judged)))
+        shown = {name: value for name, value in asdict(judged).items() if name != "manifest"}
+        click.echo(runs.as_json_line(shown))
     for reason in judged.over_limit:
         click.echo(f"error: {reason}", err=True)
     if judged.over_limit:

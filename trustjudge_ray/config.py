@@ -8,7 +8,7 @@ import difflib
 import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -119,9 +119,10 @@ class ClusterConfig:
 class AnalysisConfig:
     """Which numbers `evaluate` computes. All score and verdict rules are always computed."""
 
-    tolerances: Any = field(default_factory=lambda: [0.0, 0.05, 0.1])
-    """One list for all, or {score: [...], likelihood: [...], ppl: [...]}; in points of the scale. A score
-    tolerance may be a share of the scale's range, written as text: "5%"."""
+    tolerances: Any = None
+    """Gaps below which two scores or verdicts are tied; by default 0, 0.05 and 0.1. One list for all, or
+    {score: [...], likelihood: [...], ppl: [...]}; in points of the scale. A score tolerance may be a share of the
+    scale's range, written as text: "5%"."""
     k: list[int] = field(default_factory=lambda: [3, 4, 5])
     """Sizes of the answer subsets of the non-transitivity ratio."""
     score_rules: list[str] = field(
@@ -217,6 +218,8 @@ def load(path: str | Path, overrides: list[str] | None = None) -> LoadedConfig:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}; a configuration is a YAML file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from error
     return loads(text, str(path), overrides)
 
 
@@ -232,9 +235,9 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
     for tree, where in ((written, source), (changes, "override")):
         _refuse_unknown(OmegaConf.to_container(tree, resolve=False), Config, where, "")
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Config), written, changes)
+        merged = OmegaConf.merge(OmegaConf.structured(Config), _lists(written), _lists(changes))
         config = OmegaConf.to_object(merged)
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
         raise ConfigError(f"{source}: {_reason(error)}") from error
     assert isinstance(config, Config)
     if config.judge and config.judges:
@@ -368,7 +371,27 @@ def judge_name(judge: JudgeConfig) -> str:
     return "scripted" if judge.engine == "scripted" else judge.model.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _reason(error: OmegaConfBaseException) -> str:
+def _lists(tree: DictConfig) -> DictConfig:
+    """The tree with a single value as a list of one, where a list is meant: `paths: a.jsonl` is `paths: [a.jsonl]`."""
+    plain = OmegaConf.to_container(tree, resolve=False)
+    assert isinstance(plain, dict)
+    return OmegaConf.create(_listed(plain, Config))
+
+
+def _listed(tree: dict[Any, Any], cls: type) -> dict[Any, Any]:
+    kinds = {f.name: f.type for f in fields(cls)}
+    wrapped = {}
+    for key, value in tree.items():
+        kind = kinds[key]
+        if get_origin(kind) is list and value is not None and not isinstance(value, list | dict):
+            value = [value]
+        elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
+            value = _listed(value, kind)
+        wrapped[key] = value
+    return wrapped
+
+
+def _reason(error: Exception) -> str:
     key = getattr(error, "full_key", None)
     first = str(error).splitlines()[0]
     return f"{key}: {first}" if key else first

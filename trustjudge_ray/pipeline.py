@@ -49,10 +49,11 @@ _REMARK = b"Set ray log level from environment variable"
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a plan asks for: how many tasks of the run, how many of them a judge must still be asked, and the
-    pending tasks of each bucket by judge."""
+    """What a plan asks for: how many tasks of the run, how many of them are comparisons, how many were written
+    without a judge, and the pending tasks of each bucket by judge."""
 
     tasks: int
+    comparisons: int
     preset: int
     pending: dict[str, dict[int, int]]
 
@@ -155,7 +156,7 @@ def read_corpus(config: Config, folder: RunFolder) -> list[Ledger]:
 def plan_tasks(config: Config, folder: RunFolder, specs: list[plan.Spec], buckets: list[int]) -> Planned:
     """Settle and plan every bucket; write its tasks, and the judgments that need no judge."""
     if not buckets:
-        return Planned(0, 0, {})
+        return Planned(0, 0, 0, {})
     work = functools.partial(_plan_bucket, config=config, folder=folder, specs=specs, questions=None)
     if config.run.limit is not None:
         work = functools.partial(work, questions=_first_questions(folder, config.run.limit))
@@ -167,7 +168,8 @@ def plan_tasks(config: Config, folder: RunFolder, specs: list[plan.Spec], bucket
     for ledger in ledgers:
         for judge, count in ledger["pending"].items():
             pending.setdefault(judge, {})[ledger["bucket"]] = count
-    return Planned(sum(x["tasks"] for x in ledgers), sum(x["preset"] for x in ledgers), pending)
+    tasks_of, comparisons, preset = (sum(x[name] for x in ledgers) for name in ("tasks", "comparisons", "preset"))
+    return Planned(tasks_of, comparisons, preset, pending)
 
 
 def judge_pending(
@@ -314,6 +316,7 @@ def _plan_bucket(
     return {
         "bucket": bucket,
         "tasks": len(tasks),
+        "comparisons": pc.sum(pc.equal(tasks["kind"], "compare")).as_py() or 0,
         "preset": len(preset),
         "pending": {x["values"]: x["counts"] for x in counts},
     }
@@ -368,12 +371,17 @@ def _ledger_of(part: pa.Table) -> Ledger:
 
 
 def _root_message(error: BaseException) -> str:
-    """The message of our own exception inside Ray's, if there is one; else the last line of Ray's."""
+    """What went wrong in a worker: the message of our own exception inside Ray's, if there is one, else the name
+    and message of whatever was raised first."""
     text = str(error)
-    ours = re.findall(
-        r"^(?:trustjudge_ray[\w.]*\.)?(?:JudgeError|StorageError|CorpusError|SchemaError): (.+)$", text, re.M
-    )
+    ours = re.findall(rf"^(?:trustjudge_ray[\w.]*\.)?(?:{_OURS}): (.+)$", text, re.MULTILINE)
     if ours:
         return ours[-1]
+    raised = re.findall(r"^(?!ray\.)[\w.]*(?:Error|Exception|Interrupt): .+$", text, re.MULTILINE)
+    if raised:
+        return f"a worker failed: {raised[0]}"
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return lines[0] if lines else type(error).__name__
+
+
+_OURS = "JudgeError|StorageError|CorpusError|CorpusConfigError|SchemaError|ConfigError"

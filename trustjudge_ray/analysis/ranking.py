@@ -170,7 +170,7 @@ def _listed(names: Any, most: int = 10) -> str:
 
 
 def _mean_scores(asked: pl.DataFrame, settings: AnalysisConfig) -> tuple[list[dict[str, Any]], list[str]]:
-    """`mean_score` rows: models by their mean score, with scores of one question compared as pairs."""
+    """`mean_score` rows: models by their mean score, with scores of one question compared as pairs; no games."""
     rows: list[dict[str, Any]] = []
     told = _unscored(asked)
     for scope, part in _ranked(asked.filter(pl.col("score").is_not_null())):
@@ -184,8 +184,7 @@ def _mean_scores(asked: pl.DataFrame, settings: AnalysisConfig) -> tuple[list[di
         told += [f"{scope}, mean_score: {text}" for text in few]
         shape = Structure(together, together, standing.bounded, standing.above, standing.surely_above)
         counts = np.zeros((len(models), 3))
-        played = np.bincount(model, minlength=len(models)).astype(float)
-        rows += _rows(scope, "mean_score", tuple(models), counts, shape, standing, settings, played)
+        rows += _rows(scope, "mean_score", tuple(models), counts, shape, standing, settings)
     return rows, told
 
 
@@ -214,7 +213,6 @@ def _rows(
     shape: Structure,
     standing: Standing,
     settings: AnalysisConfig,
-    played: Array | None = None,
 ) -> list[dict[str, Any]]:
     """RATINGS rows of one ranking."""
     peers = (shape.component[:, None] == shape.component[None, :]).sum(1)
@@ -224,7 +222,7 @@ def _rows(
         tail = (1 - settings.confidence) / 2
         low, high = np.quantile(standing.ranks, [tail, 1 - tail], axis=0, method="nearest")
         best, worst = np.minimum(low, rank), np.maximum(high, rank)
-    games = totals.sum(1) if played is None else played
+    games = totals.sum(1)
     return [
         {
             "judge": scope.judge,

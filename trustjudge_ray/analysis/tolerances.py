@@ -50,13 +50,15 @@ def parse_tolerances(given: Any) -> Tolerances:
     """The setting `analysis.tolerances`.
 
     Args:
-        given: one list for all rules, or a mapping with lists under `score`, `likelihood`, `ppl` (a key left out
-            keeps the default list). Numbers of 0 or more; for scores also shares of the scale's range such as
-            "5%". A share in the one list applies to scores alone.
+        given: None for the default list, one list for all rules, or a mapping with lists under `score`,
+            `likelihood`, `ppl` (a key left out keeps the default list).
+            Numbers of 0 or more; for scores also shares of the scale's range such as "5%". A share in the one list
+            applies to scores alone.
 
     Raises:
         ConfigError: anything else.
     """
+    given = list(_DEFAULT) if given is None else given
     if isinstance(given, Mapping):
         unknown = sorted(set(map(str, given)) - set(_KINDS))
         if unknown:

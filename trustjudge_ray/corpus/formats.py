@@ -7,7 +7,9 @@ question: a row without one is readable and flagged `no_question`: its messages 
     `corpus.fields` maps to a question must be there, so that a misspelt name is not a corpus without questions.
 messages: like question, and read before it; the `question` beside it is then kept in `meta_json`.
 response: null or an empty list is a missing response; "" is an empty answer and a row.
-meta_json: every other field that is not null, and `flags`.
+meta_json: every other field that is not null, and `flags`. What JSON cannot say there (an infinite number, one of
+    more digits than Python reads, a Parquet value that cannot be converted) is kept as text and flagged
+    `kept_as_text`: only a field that is read can make a row unreadable.
 """
 
 import difflib
@@ -19,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from trustjudge_ray.corpus import values
-from trustjudge_ray.corpus.objects import Entry, Rejection, excerpt, from_lines, kind_of, names_of
+from trustjudge_ray.corpus.objects import Entry, Rejection, Unheld, excerpt, from_lines, kind_of, names_of, sayable
 from trustjudge_ray.corpus.values import UnreadableError
 from trustjudge_ray.schema import PLACED_RESPONSES, QUARANTINE, from_rows
 
@@ -29,6 +31,10 @@ BATCH_BYTES = 64 << 20
 
 class CorpusError(ValueError):
     """A corpus cannot be read at all: names the path or key, what was found there and what would be right."""
+
+
+class CorpusConfigError(CorpusError):
+    """`corpus.format` or `corpus.fields` cannot be meant: the configuration is wrong, whatever the files hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,15 @@ class FieldMap:
     given: frozenset[str]
 
     def get(self, content: dict[str, Any], ours: str) -> Any:
-        """The value of a field of ours: a constant, theirs, or None."""
-        return self.constants[ours] if ours in self.constants else content.get(self.names[ours])
+        """The value of a field of ours: a constant, theirs, or None.
+
+        Raises:
+            UnreadableError: it is there and cannot be held.
+        """
+        value = self.constants[ours] if ours in self.constants else content.get(self.names[ours])
+        if isinstance(value, Unheld):
+            raise UnreadableError(value.reason, f"{self.say(ours)}: {value.detail}")
+        return value
 
     def needed(self, content: dict[str, Any], ours: str) -> Any:
         """The same where None is no answer.
@@ -146,10 +159,10 @@ def field_map(fields: dict[str, str], format: str = "flat") -> FieldMap:
     """Understand `corpus.fields` (ours to theirs, `=` for a constant) for a format.
 
     Raises:
-        CorpusError: there is no such format, or the format has no field of that name.
+        CorpusConfigError: there is no such format, or the format has no field of that name.
     """
     if format not in FORMATS:
-        raise CorpusError(f"corpus.format: got {format!r}; one of {sorted(FORMATS)}")
+        raise CorpusConfigError(f"corpus.format: got {format!r}; one of {sorted(FORMATS)}")
     names = dict(_THEIR_NAMES[format])
     constants: dict[str, str] = {}
     for ours, theirs in fields.items():
@@ -158,11 +171,11 @@ def field_map(fields: dict[str, str], format: str = "flat") -> FieldMap:
             hint = f"; did you mean '{near[0]}'?" if near else ""
             if theirs in names:
                 hint = f"; ours come first: {{{theirs}: {ours}}}"
-            raise CorpusError(f"corpus.fields: no field '{ours}' in format {format}{hint}; it has {sorted(names)}")
+            raise CorpusConfigError(f"corpus.fields: no field '{ours}' in format {format}{hint}; it has {sorted(names)}")
         if not isinstance(theirs, str) or not theirs:
-            raise CorpusError(f"corpus.fields.{ours}: got {theirs!r}; a field name of the file, or a constant '=…'")
+            raise CorpusConfigError(f"corpus.fields.{ours}: got {theirs!r}; a field name of the file, or a constant '=…'")
         if theirs.startswith("=") and ours in _LISTS:
-            raise CorpusError(f"corpus.fields.{ours}: got {theirs!r}; a constant cannot stand for a list")
+            raise CorpusConfigError(f"corpus.fields.{ours}: got {theirs!r}; a constant cannot stand for a list")
         if theirs.startswith("="):
             constants[ours] = theirs[1:]
         else:
@@ -188,7 +201,7 @@ def responses(entry: Entry, source: str, format: str, fields: FieldMap) -> tuple
         return rows, []
     raw = entry.raw
     if not raw and isinstance(entry.content, dict):  # a Parquet row has no text of its own
-        raw = json.dumps(entry.content, ensure_ascii=False).encode("utf-8", "replace")
+        raw = json.dumps(sayable(entry.content)[0], ensure_ascii=False).encode("utf-8", "replace")
     bad = [
         place | {"reason": part.reason, "detail": part.detail, "raw": excerpt(raw)}
         for part in parts

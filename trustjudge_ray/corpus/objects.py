@@ -5,7 +5,8 @@ lines around it are not touched by it. Decided, where JSON as it is found in the
 
 - lines end at b"\\n" (a b"\\r" before it belongs to the ending); U+2028, U+0085 and the like end nothing;
 - a byte order mark at the start of a line is dropped, because concatenated files have them in the middle;
-- NaN is null; Infinity is no value that anything here could mean: the line is rejected;
+- NaN is null; Infinity is the float, and a whole number of more digits than Python reads is `Unheld`: whoever reads
+  that field refuses it, and a line is not rejected for a field that nobody reads;
 - a key that an object has twice rejects the line, at any depth;
 - a lone surrogate becomes U+FFFD and the entry carries the flag `lone_surrogate`.
 """
@@ -43,6 +44,18 @@ class Rejection:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Unheld:
+    """A value within a line or row that cannot be held as a JSON value: why, and what of it can be kept."""
+
+    reason: str
+    detail: str
+    text: str
+
+    def __repr__(self) -> str:
+        return self.detail
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One line or Parquet row: its number from 1, what it holds, and how much memory it stands for."""
@@ -55,10 +68,6 @@ class Entry:
 
 
 class _DuplicateKeyError(ValueError):
-    pass
-
-
-class _NotANumberError(ValueError):
     pass
 
 
@@ -96,20 +105,12 @@ def from_batch(batch: pa.RecordBatch, first_line: int) -> Iterator[Entry]:
     """The rows of a Parquet batch, numbered from `first_line`, every value as JSON would have it.
 
     A float that is not a number is null, a decimal is a number, binary is read as UTF-8, dates and times
-    become ISO text. A cell that cannot be read rejects its row and no other.
+    become ISO text. A cell that cannot be read is `Unheld`.
     """
     columns = {name: _cells(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
     size = batch.nbytes // max(batch.num_rows, 1)
     for i in range(batch.num_rows):
-        content: dict[str, Any] | Rejection = {name: cells[i] for name, cells in columns.items()}
-        assert isinstance(content, dict)
-        raw = b""
-        wrong = next((name for name, value in content.items() if isinstance(value, Rejection)), None)
-        if wrong is not None:
-            readable = {name: None if isinstance(value, Rejection) else value for name, value in content.items()}
-            raw = json.dumps(readable, ensure_ascii=False).encode("utf-8", "replace")
-            content = Rejection(content[wrong].reason, f"column {wrong!r}: {content[wrong].detail}")
-        yield Entry(first_line + i, content, raw, (), size)
+        yield Entry(first_line + i, {name: cells[i] for name, cells in columns.items()}, size=size)
 
 
 def excerpt(raw: bytes) -> str | None:
@@ -126,6 +127,20 @@ def compact_json(value: Any) -> str:
     return _ENCODER.encode(value)
 
 
+def sayable(value: Any) -> tuple[Any, bool]:
+    """The value with a text for all that JSON cannot say (infinite numbers, `Unheld`), and whether there was such."""
+    if isinstance(value, Unheld):
+        return value.text, True
+    if isinstance(value, float) and math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity", True
+    if isinstance(value, dict | list):
+        inner = [sayable(element) for element in (value.values() if isinstance(value, dict) else value)]
+        if any(changed for _, changed in inner):
+            said = [element for element, _ in inner]
+            return dict(zip(value, said, strict=True)) if isinstance(value, dict) else said, True
+    return value, False
+
+
 def _line_entry(line: bytes, number: int, ended: bool) -> Entry | None:
     if line.startswith(_BOM):
         line = line[len(_BOM) :]
@@ -133,7 +148,7 @@ def _line_entry(line: bytes, number: int, ended: bool) -> Entry | None:
         return None
     flags: list[str] = []
     try:
-        content: Any = _DECODER.decode(line.decode("utf-8"))
+        content: Any = _decoded(line.decode("utf-8"))
         if _SURROGATE_ESCAPE.search(line):
             content = _mended(content, flags)
         if not isinstance(content, dict):
@@ -142,12 +157,10 @@ def _line_entry(line: bytes, number: int, ended: bool) -> Entry | None:
         content = _not_utf8(line, error, ended)
     except _DuplicateKeyError as error:
         content = Rejection("duplicate_key", f"the key {error.args[0]!r} comes twice in one object")
-    except _NotANumberError as error:
-        content = Rejection("invalid_json", f"{error}; write a number, or null")
     except json.JSONDecodeError as error:
         content = _not_json(line, error, ended)
-    except ValueError as error:  # a number of more digits than Python converts
-        content = Rejection("invalid_json", f"a number that is too long: {error}")
+        if number == 1 and not ended and b"\r" in line.strip(b"\r"):
+            content = Rejection("invalid_json", "line ends are carriage returns only; convert to \\n")
     except RecursionError:
         content = Rejection("too_deep", "objects or lists are nested too deeply to be read")
     return Entry(number, content, line, tuple(flags), len(line))
@@ -182,12 +195,28 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _constant(name: str) -> None:
-    if name != "NaN":
-        raise _NotANumberError(f"{name} is not JSON")
+def _constant(name: str) -> float | None:
+    return None if name == "NaN" else float(name)
+
+
+def _whole(digits: str) -> int | Unheld:
+    try:
+        return int(digits)
+    except ValueError:  # more digits than Python converts
+        return Unheld("invalid_json", f"a number of {len(digits)} digits is too long", digits)
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+_PATIENT_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_int=_whole)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except (json.JSONDecodeError, _DuplicateKeyError):
+        raise
+    except ValueError:  # a whole number that is too long
+        return _PATIENT_DECODER.decode(text)
 
 
 def _mended(value: Any, flags: list[str]) -> Any:
@@ -205,22 +234,28 @@ def _mended(value: Any, flags: list[str]) -> Any:
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """A column's values as JSON has them; a `Rejection` in place of one that cannot be read."""
-    if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
-        column = column.cast(pa.string())  # Python's own types cannot hold nanoseconds
+    """A column's values as JSON has them; `Unheld` in place of one that cannot be read."""
     try:
+        if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
+            column = column.cast(pa.string())  # Python's own types cannot hold nanoseconds
         return [_json_value(value) for value in column.to_pylist()]
-    except (ValueError, OverflowError, RecursionError, pa.ArrowException):
+    except _UNREADABLE:
         return [_cell(value) for value in column]
+
+
+_UNREADABLE = (ValueError, OverflowError, RecursionError, LookupError, pa.ArrowException)
+"""What Arrow raises for a value that Python cannot hold; LookupError: a time zone that is not known."""
 
 
 def _cell(value: pa.Scalar) -> Any:
     try:
         return _json_value(value.as_py())
     except UnicodeDecodeError as error:
-        return Rejection("invalid_utf8", f"a text that is not UTF-8 ({error.reason} at byte {error.start + 1})")
-    except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:
-        return Rejection("invalid_value", f"a value that cannot be read: {error}")
+        detail = f"a text that is not UTF-8 ({error.reason} at byte {error.start + 1})"
+        return Unheld("invalid_utf8", detail, f"({detail})")
+    except _UNREADABLE as error:
+        detail = f"a value that cannot be read: {error}"
+        return Unheld("invalid_value", detail, f"({detail})")
 
 
 def _json_value(value: Any) -> Any:
@@ -241,7 +276,9 @@ def _json_value(value: Any) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """What a JSON value is, in words for a message."""
+    """What a value is, in words for a message."""
+    if isinstance(value, Unheld):
+        return value.detail
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):

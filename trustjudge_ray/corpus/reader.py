@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from trustjudge_ray.corpus.formats import CorpusError, FieldMap, field_map, tables
+from trustjudge_ray.corpus.formats import CorpusConfigError, CorpusError, FieldMap, field_map, tables
 from trustjudge_ray.corpus.objects import BrokenStreamError, Entry, Rejection, from_batch, from_lines
 from trustjudge_ray.storage import StorageError, explained, filesystem, is_local, open_binary, plain
 
-__all__ = ["SUFFIXES", "CorpusError", "Fingerprint", "expand", "fingerprint", "read"]
+__all__ = ["SUFFIXES", "CorpusConfigError", "CorpusError", "Fingerprint", "expand", "fingerprint", "read"]
 
 SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".parquet", ".pq")
-"""What is taken from a folder, also with .gz or .zst behind it; names that start with '.' or '_' are not."""
+"""What is taken from a folder, in small or capital letters, also with .gz or .zst behind it; names that start with '.' or '_' are not."""
 
 _CHUNK = 1 << 18
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
@@ -44,14 +44,19 @@ class Fingerprint:
 def expand(paths: list[str], storage_options: dict[str, Any] | None = None) -> list[str]:
     """The files that paths, folders (with all below) and globs name: each once, sorted, local ones as they were given.
 
+    Of several spellings of one local file (`v/x`, `v/../v/x`, a link) the shortest stays.
+
     Raises:
         CorpusError: a path names nothing (says what is near), or the store refuses or does not answer.
     """
-    found: set[str] = set()
+    found: dict[str, str] = {}
     for path in paths:
         with _corpus_errors(path):
-            found.update(_local_files(plain(path)) if is_local(path) else _remote_files(path, storage_options or {}))
-    return sorted(found)
+            local = is_local(path)
+            for name in _local_files(plain(path)) if local else _remote_files(path, storage_options or {}):
+                file = os.path.realpath(name) if local else name
+                found[file] = min(found.get(file, name), name, key=lambda spelling: (len(spelling), spelling))
+    return sorted(found.values())
 
 
 def read(
@@ -66,7 +71,8 @@ def read(
     Memory is bounded by a batch of lines, or by a Parquet row group's pages; never by the file.
 
     Raises:
-        CorpusError: at once for a wrong format or field map; on reading, if the file is not there, or the store
+        CorpusConfigError: at once, for a wrong format or field map.
+        CorpusError: on reading, if the file is not there, or the store
             refuses or does not answer.
     """
     known = field_map(fields or {}, format)
@@ -89,7 +95,7 @@ def _tables(
     with _corpus_errors(path), open_binary(path, options) as stream:
         head = stream.read(4)
         stream.seek(0)
-        if head == _PARQUET or path.endswith((".parquet", ".pq")):
+        if head == _PARQUET or path.lower().endswith((".parquet", ".pq")):
             entries = _parquet_entries(stream, batch_rows)
         else:
             entries = from_lines(_chunks(stream, head))
@@ -161,7 +167,7 @@ def _parquet_entries(stream: Any, batch_rows: int) -> Iterator[Entry]:
 
 def _is_corpus_file(relative: str) -> bool:
     parts = relative.split("/")
-    bare = parts[-1].removesuffix(".gz").removesuffix(".zst")
+    bare = parts[-1].lower().removesuffix(".gz").removesuffix(".zst")
     return bare.endswith(SUFFIXES) and not any(part.startswith((".", "_")) for part in parts)
 
 

@@ -13,7 +13,7 @@ import math
 import re
 from typing import Any, Final
 
-from trustjudge_ray.corpus.objects import Rejection, compact_json, kind_of, names_of
+from trustjudge_ray.corpus.objects import Rejection, compact_json, kind_of, names_of, sayable
 from trustjudge_ray.judging.protocols import reply_text
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
@@ -118,17 +118,18 @@ def reference(value: Any, where: str) -> str | None:
 
 
 def meta_json(extras: dict[str, Any], flags: list[str]) -> str | None:
-    """What else a row said, as compact JSON, with our flags under `flags`; a field of theirs so named is `flags_`."""
+    """What else a row said, as compact JSON, with our flags under `flags`; a field of theirs so named is `flags_`.
+
+    What JSON cannot say is there as text, and flagged `kept_as_text`.
+    """
     if "flags" in extras:
         extras = {("flags_" if key == "flags" else key): value for key, value in extras.items()}
+    extras, changed = sayable(extras)
+    if changed:
+        flags = [*flags, "kept_as_text"]
     if flags:
         extras = extras | {"flags": flags}
-    if not extras:
-        return None
-    try:
-        return compact_json(extras)
-    except ValueError as error:
-        raise UnreadableError("invalid_value", "a number too large for a double; write it as text") from error
+    return compact_json(extras) if extras else None
 
 
 def _is_parts(value: Any) -> bool:

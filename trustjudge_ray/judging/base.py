@@ -31,6 +31,10 @@ class RunError(RuntimeError):
     """A run cannot go on: says what failed and what to do. What was judged before is saved."""
 
 
+_ARITHMETIC = 1e-5
+"""By how much an engine's float32 arithmetic takes the sum of disjoint events over 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a judge said about one task.
@@ -69,7 +73,7 @@ def judgments(
     """Pair tasks with their readings, one to one, as JUDGMENTS.
 
     Comparisons are turned into candidate coordinates (a better, b better, tie). Log-probabilities are
-    rounded to float32. A reading "ok" without a usable distribution becomes `bad_logprob` (a NaN) or
+    rounded down to float32. A reading "ok" without a usable distribution becomes `bad_logprob` (a NaN) or
     `no_label_mass` (nothing above −inf).
 
     Raises:
@@ -110,10 +114,11 @@ def _row(task: dict, reading: Reading, protocol: Protocol, temperature: float) -
     if status != "ok" or logprobs is None:
         return row | {"status": status, "detail": detail}
     swap = protocol.kind == "compare" and task["order"] == "BA"
-    stored = [None if x is None else float(np.float32(x)) for x in logprobs]
+    stored = [None if x is None else _rounded_down(x) for x in logprobs]
     if swap:
         stored[0], stored[1] = stored[1], stored[0]
-    mass = float(sum(math.exp(x) for x in stored if x is not None))
+    mass = math.fsum(math.exp(x) for x in stored if x is not None)
+    mass = 1.0 if 1.0 < mass < 1.0 + _ARITHMETIC else mass
     index = draw_label(stored, seed_of(task["task_id"]), temperature)
     cumulative, tokens = reading.cumulative_logprob, reading.output_tokens
     if reading.rationale is None and cumulative is None:
@@ -127,6 +132,12 @@ def _row(task: dict, reading: Reading, protocol: Protocol, temperature: float) -
         "status": "ok",
         "detail": detail,
     }
+
+
+def _rounded_down(x: float) -> float:
+    """The nearest float32 value that is not above `x`, so that rounding alone takes no sum of probabilities over 1."""
+    nearest = np.float32(x)
+    return float(nearest if nearest <= x else np.nextafter(nearest, np.float32(-np.inf)))
 
 
 def _distribution_status(logprobs: Sequence[float | None] | None, protocol: Protocol) -> tuple[str, str | None]:

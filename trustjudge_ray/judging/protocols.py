@@ -4,6 +4,7 @@ The file is read as plain YAML in which every scalar stays the text that was wri
 and `Yes` stays a word. Slots are filled literally, because answers contain braces.
 """
 
+import math
 import re
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
@@ -18,6 +19,7 @@ from trustjudge_ray.identity import content_hash
 SLOTS = ("question", "conversation", "answer", "answer_a", "answer_b", "reference")
 _SLOT = re.compile(r"\{(" + "|".join(SLOTS) + r")\}")
 _KEYS = {"name", "kind", "labels", "system", "user", "examples", "opener", "closer"}
+_TEXT_KEYS = ("name", "kind", "system", "user", "opener", "closer")
 _COMPARE_LABELS = ("first", "second", "tie")
 
 
@@ -54,11 +56,8 @@ class Protocol:
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The numbers that the labels of a score stand for: their own, or 1 … K where they are words."""
-        try:
-            return tuple(float(text) for text in self.label_texts)
-        except ValueError:
-            return tuple(float(i + 1) for i in range(len(self.label_texts)))
+        """The numbers that the labels of a score stand for: their own, or 1 … K where one is no finite number."""
+        return _numbers(self.label_texts) or tuple(float(i + 1) for i in range(len(self.label_texts)))
 
     @property
     def emitted_names(self) -> tuple[str, ...]:
@@ -94,7 +93,12 @@ def load(name_or_path: str) -> Protocol:
     path = Path(name_or_path)
     if not path.is_file():
         raise ProtocolError(f"protocol '{name_or_path}': no such file, and not one of {builtin_names()}")
-    return parse(path.read_text("utf-8"), str(path))
+    try:
+        return parse(path.read_text("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{path}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
+    except OSError as error:
+        raise ProtocolError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def parse(text: str, source: str = "protocol") -> Protocol:
@@ -108,6 +112,8 @@ def parse(text: str, source: str = "protocol") -> Protocol:
     unknown = sorted(set(tree) - _KEYS)
     if unknown:
         raise ProtocolError(f"{source}: unknown key '{unknown[0]}'; a protocol has {sorted(_KEYS)}")
+    for key in _TEXT_KEYS:
+        _check_text(tree.get(key, ""), f"{source}: {key}")
     for key in ("name", "kind", "labels", "user", "opener"):
         if not tree.get(key):
             raise ProtocolError(f"{source}: '{key}' is missing")
@@ -198,19 +204,39 @@ def conversation(messages: list[dict], replies: list[str]) -> str:
     return "\n\n".join(turns + [f"[assistant]\n{reply}" for reply in replies])
 
 
+def _check_text(given: Any, place: str) -> None:
+    if not isinstance(given, str):
+        raise ProtocolError(f"{place}: got a {'list' if isinstance(given, list) else 'mapping'}; a text")
+
+
+def _numbers(texts: tuple[str, ...]) -> tuple[float, ...] | None:
+    """The numbers that the texts are, or None where one of them is no finite number."""
+    try:
+        numbers = tuple(float(text) for text in texts)
+    except ValueError:
+        return None
+    return numbers if all(map(math.isfinite, numbers)) else None
+
+
 def _labels(given: Any, kind: str, source: str) -> tuple[str, ...]:
     if kind == "compare":
         if not isinstance(given, dict) or tuple(given) != _COMPARE_LABELS:
             raise ProtocolError(f"{source}: labels: a comparison has {{first: …, second: …, tie: …}}, got {given!r}")
         texts = tuple(given.values())
     elif isinstance(given, str):
-        if not given.isdigit() or not 2 <= int(given) <= 1000:
+        if not (given.isascii() and given.isdigit()) or not 2 <= int(given) <= 1000:
             raise ProtocolError(f"{source}: labels: got {given!r}; a number of points such as 5, or a list of texts")
         texts = tuple(str(i) for i in range(1, int(given) + 1))
-    else:
+    elif isinstance(given, list):
         texts = tuple(given)
-    if not all(isinstance(t, str) and t.strip() for t in texts) or len(set(texts)) < max(len(texts), 2):
-        raise ProtocolError(f"{source}: labels: got {given!r}; at least two different texts, none of them blank")
+    else:
+        raise ProtocolError(f"{source}: labels: got a mapping; a number of points such as 5, or a list of texts")
+    if not all(isinstance(t, str) and t.strip() for t in texts) or len({t.strip() for t in texts}) < max(len(texts), 2):
+        detail = "at least two different texts (blanks around them make no difference), none of them blank"
+        raise ProtocolError(f"{source}: labels: got {given!r}; {detail}")
+    numbers = _numbers(texts) if kind == "score" else None
+    if numbers and len(set(numbers)) < len(numbers):
+        raise ProtocolError(f"{source}: labels: got {given!r}; two labels stand for one number")
     return texts
 
 
@@ -234,6 +260,8 @@ def _check_slots(protocol: Protocol, source: str) -> None:
 def _example(given: Any, protocol: Protocol, source: str) -> Example:
     if not isinstance(given, dict) or "label" not in given:
         raise ProtocolError(f"{source}: an example is a mapping of the slots' texts and a label")
+    for key, value in given.items():
+        _check_text(value, f"{source}: {key}")
     slots = {key: value.strip("\n") for key, value in given.items() if key != "label"}
     missing = sorted(set(protocol.slots) - set(slots))
     if missing:

@@ -52,6 +52,13 @@ def script(given: dict[str, Any]) -> Script:
     if unknown:
         raise ConfigError(f"judge.scripted: unknown key '{unknown[0]}'; it has {known}")
     planted = Script(**given)
+    for name, value in asdict(planted).items():
+        for number in value.values() if name == "quality" and isinstance(value, dict) else [value]:
+            if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+                raise ConfigError(f"judge.scripted.{name}: got {value!r}; numbers")
+    for name in ("noise", "seconds_per_batch"):
+        if getattr(planted, name) < 0:
+            raise ConfigError(f"judge.scripted.{name}: got {getattr(planted, name)!r}; 0 or more")
     for name in ("position_bias", "failure_rate"):
         if not 0 <= getattr(planted, name) <= 1:
             raise ConfigError(f"judge.scripted.{name}: got {getattr(planted, name)!r}; a share from 0 to 1")

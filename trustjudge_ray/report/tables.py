@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from trustjudge_ray.analysis.games import POOLED
 from trustjudge_ray.config import AnalysisConfig
 from trustjudge_ray.judging.base import CORPUS_FAILURES, JUDGE_FAILURES
 from trustjudge_ray.judging.protocols import Protocol
@@ -318,11 +319,12 @@ def _leader(inputs: Inputs, judge: str, row: dict[str, Any]) -> tuple[str, ...]:
     form = (lambda x: "–" if x is None else f"{x:.0f}") if row["rule"] in ("davidson", "bradley_terry") else number
     rating = form(row["rating"]) if row["status"] == "bounded" else "unbounded"
     ranks = "–" if row["rank_low"] is None else f"{row['rank_low']}–{row['rank_high']}"
-    scores = inputs.scores.filter(judge=judge, model=row["model"], rule=inputs.settings.score_rule)
+    of_judge = pl.lit(True) if judge == POOLED else pl.col("judge") == judge
+    scores = inputs.scores.filter(of_judge, model=row["model"], rule=inputs.settings.score_rule)
     means = scores.group_by("protocol").agg(pl.col("score").mean()).sort("protocol").rows()
     shown = ", ".join(f"{mean:.2f} ({protocol})" for protocol, mean in means if mean is not None)
     of_model = (pl.col("model_a") == row["model"]) | (pl.col("model_b") == row["model"])
-    mine = inputs.judgments.filter(pl.col("judge") == judge, of_model)
+    mine = inputs.judgments.filter(of_judge, of_model)
     bad = mine.filter(~pl.col("status").is_in(["ok", "identical"])).height
     return (
         "–" if row["rank"] is None else str(row["rank"]),
@@ -330,7 +332,7 @@ def _leader(inputs: Inputs, judge: str, row: dict[str, Any]) -> tuple[str, ...]:
         rating,
         interval(row, form),
         ranks,
-        f"{row['games']:g}",
+        f"{row['games']:g}" if row["rule"] != "mean_score" else "–",
         shown or "–",
         f"{bad} of {mine.height}",
     )
