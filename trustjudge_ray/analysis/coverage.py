@@ -43,7 +43,7 @@ def reading_rows(layout: Layout, scores: pl.DataFrame, scored: ResponseScores, c
     question, _, _ = layout.numbered(mine, "response_id")
     mass, share = mine["label_mass"].to_numpy(), mine["entropy_share"].to_numpy()
     rows = [
-        _mean(layout, {**keys, "metric": "label_mass"}, question, mass, mine["status"], confidence),
+        _mean(layout, {**keys, "metric": "label_mass"}, question, mass, mine["status"], confidence, _is_share(mass)),
         _mean(layout, {**keys, "metric": "score_entropy"}, question, share, mine["status"], confidence, share=True),
     ]
     for name, score in scored.score.items():
@@ -65,7 +65,14 @@ def pair_mass_rows(layout: Layout, comparisons: Comparisons, confidence: float) 
     unread = comparisons.pairs.asked & ~listed & ~comparisons.pairs.has("identical")[:, None]
     lost = {"no_distribution": comparisons.counted(everything, unread.sum(axis=1), layout)}
     keys = {"metric": "label_mass", "judge": comparisons.judge, "protocol": comparisons.protocol}
-    return [ratio_rows(layout, keys, sums, cases, lost, confidence, intervals=mean_intervals)]
+    share = _is_share(np.nansum(probabilities, axis=2))
+    intervals = soft_ratio_intervals if share else mean_intervals
+    return [ratio_rows(layout, keys, np.minimum(sums, cases) if share else sums, cases, lost, confidence, intervals)]
+
+
+def _is_share(mass: Floats) -> bool:
+    """Whether masses can be read as shares: imports may list tokens whose probabilities sum to more than 1."""
+    return bool((mass[~np.isnan(mass)] <= 1).all())
 
 
 def _mean(

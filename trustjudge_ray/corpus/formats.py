@@ -169,11 +169,15 @@ def field_map(fields: dict[str, str], format: str = "flat") -> FieldMap:
         if ours not in names:
             near = difflib.get_close_matches(ours, names, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
-            if theirs in names:
+            if isinstance(theirs, str) and theirs in names:
                 hint = f"; ours come first: {{{theirs}: {ours}}}"
-            raise CorpusConfigError(f"corpus.fields: no field '{ours}' in format {format}{hint}; it has {sorted(names)}")
+            raise CorpusConfigError(
+                f"corpus.fields: no field '{ours}' in format {format}{hint}; it has {sorted(names)}"
+            )
         if not isinstance(theirs, str) or not theirs:
-            raise CorpusConfigError(f"corpus.fields.{ours}: got {theirs!r}; a field name of the file, or a constant '=…'")
+            raise CorpusConfigError(
+                f"corpus.fields.{ours}: got {theirs!r}; a field name of the file, or a constant '=…'"
+            )
         if theirs.startswith("=") and ours in _LISTS:
             raise CorpusConfigError(f"corpus.fields.{ours}: got {theirs!r}; a constant cannot stand for a list")
         if theirs.startswith("="):

@@ -198,7 +198,7 @@ def _log(p: float | None) -> float | None:
 
 
 def id_text(value: Any, what: str) -> str:
-    """An id as text: texts as they are, whole numbers in digits.
+    """An id as text, as the corpus reader has it: texts as they are, whole numbers in digits (also 0.0: `0`).
 
     Raises:
         Unusable: it is missing, blank, of another type, or holds bytes that are not UTF-8.
@@ -207,6 +207,8 @@ def id_text(value: Any, what: str) -> str:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, float) and math.isfinite(value) and not (value.is_integer() and abs(value) >= 2**53):
+        return str(int(value)) if value.is_integer() else repr(value)
     raise Unusable("invalid_value", f"{what}: got {value!r}; a text or a whole number")
 
 
@@ -218,6 +220,18 @@ def clean_text(text: str) -> str:
 def number(value: Any) -> float | None:
     """A JSON number as a float; anything else, booleans too, is None."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def whole(value: Any, what: str) -> int:
+    """A whole number that is not negative, also written as 12.0.
+
+    Raises:
+        Unusable: it is anything else.
+    """
+    exact = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not exact or isinstance(value, bool) or value < 0:
+        raise Unusable("invalid_value", f"{what}: got {value!r}; a whole number")
+    return int(value)
 
 
 def quarantined(source: str, line: int | None, reason: str, detail: str, raw: str | None = None) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trustjudge_ray.corpus.objects import Entry, Rejection, compact_json, from_batch, from_lines
+from trustjudge_ray.corpus.objects import Entry, Rejection, Unheld, compact_json, from_batch, from_lines, sayable
 from trustjudge_ray.identity import id_key, joined_hash
 from trustjudge_ray.imports.base import (
     Asked,
@@ -23,6 +24,7 @@ from trustjudge_ray.imports.base import (
     Unusable,
     batches,
     chunks,
+    clean_text,
     compare_protocol,
     first_of,
     id_text,
@@ -43,9 +45,11 @@ OUTCOMES: Final[Mapping[str, str]] = {
 """The words that `winner` may hold; both bad is a tie."""
 ID_COLUMNS: Final = ("question_id", "prompt_id", "id", "battle_id", "conversation_id")
 """Of these columns the first that a row has says what was asked."""
+_READ: Final = ("model_a", "model_b", "winner", "judge", "category", *ID_COLUMNS)
 _ONE_HOT: Final = {"winner_model_a": "model_a", "winner_model_b": "model_b", "winner_tie": "tie"}
 _LONGEST_FIELD: Final = 1 << 28
 """Characters in one field of a CSV file: whole conversations lie in them."""
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _RATER = re.compile(r"(arena_user|annotator|author|expert|rater|user|worker)_\w+")
 """Names in `judge` that stand for single people, who are one judge here: `human`."""
 
@@ -64,7 +68,8 @@ def read(files: Mapping[str, BinaryIO], judge: str | None = None) -> Imported:
     About 200 bytes of memory for each row that has an id.
 
     Raises (while `judgments` is read):
-        ImportFileError: an outcome is none of `OUTCOMES`. It is not skipped: it may be what half the file says.
+        ImportFileError: an outcome is none of `OUTCOMES` (it is not skipped: it may be what half the file says), a
+            Parquet file is damaged, or a CSV file is not UTF-8.
     """
     reader = _Reader(judge, {"battles": compare_protocol("battles")})
     return Imported(batches(reader.rows(files), reader.quarantine), reader.protocols, quarantine_rows=reader.quarantine)
@@ -117,11 +122,17 @@ class _Battle:
 
 
 def _battle(row: dict[str, Any]) -> _Battle:
+    for name in (*_READ, *_ONE_HOT):
+        value = row.get(name)
+        if isinstance(value, Unheld):
+            raise Unusable(value.reason, f"{name}: {value.detail}")
     models = (id_text(row["model_a"], "model_a"), id_text(row["model_b"], "model_b"))
     if models[0] == models[1]:
         raise Unusable("same_model", f"{models[0]} meets itself")
     id_column = first_of(ID_COLUMNS, row)
     judge = row.get("judge")
+    if isinstance(judge, str) and judge != clean_text(judge):
+        raise Unusable("invalid_utf8", f"judge: {judge!r} is not UTF-8")
     if not isinstance(judge, str) or not judge or _RATER.fullmatch(judge):
         judge = "human"
     category = row.get("category")
@@ -130,8 +141,10 @@ def _battle(row: dict[str, Any]) -> _Battle:
         _outcome(row),
         id_text(row[id_column], id_column) if id_column else None,
         judge,
-        category if isinstance(category, str) and category else None,
-        joined_hash(compact_json(sorted(row.items()))) if id_column else None,
+        clean_text(category) if isinstance(category, str) and category else None,
+        joined_hash(clean_text(compact_json(sayable([list(item) for item in sorted(row.items())])[0])))
+        if id_column
+        else None,
     )
 
 
@@ -151,12 +164,9 @@ def _outcome(row: dict[str, Any]) -> str | None:
 
 def _entries(name: str, stream: BinaryIO) -> Iterator[Entry]:
     if name.lower().endswith(".csv"):
-        yield from _csv_entries(stream)
+        yield from _csv_entries(name, stream)
     elif name.lower().endswith(".parquet"):
-        first = 1
-        for batch in pq.ParquetFile(stream).iter_batches(1024):
-            yield from from_batch(batch, first)
-            first += batch.num_rows
+        yield from _parquet_entries(name, stream)
     elif name.lower().endswith(".json") and _is_array(stream):
         for event in walk(stream, array=""):
             if isinstance(event, End):
@@ -173,10 +183,34 @@ def _is_array(stream: BinaryIO) -> bool:
     return first == "["
 
 
-def _csv_entries(stream: BinaryIO) -> Iterator[Entry]:
+def _parquet_entries(name: str, stream: BinaryIO) -> Iterator[Entry]:
+    first = 1
+    try:
+        for batch in pq.ParquetFile(stream).iter_batches(1024):
+            yield from from_batch(batch, first)
+            first += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
+            raise  # the disk's or the store's, not the file's
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        place = "" if first == 1 else f" after row {first - 1}"
+        raise ImportFileError(f"{name}: not a readable Parquet file{place}, damaged or cut off? ({said})") from error
+
+
+def _utf8_lines(name: str, text: Iterable[str]) -> Iterator[str]:
+    """Lines that were decoded with surrogates for bytes that are not UTF-8; the first such byte ends the import."""
+    for number, line in enumerate(text, 1):
+        bad = None if line.isascii() else _NOT_UTF8.search(line)
+        if bad:
+            byte = f"0x{ord(bad[0]) & 0xFF:02x}"
+            raise ImportFileError(f"{name}, line {number}: {byte} is not UTF-8; save it as UTF-8")
+        yield line
+
+
+def _csv_entries(name: str, stream: BinaryIO) -> Iterator[Entry]:
     csv.field_size_limit(_LONGEST_FIELD)
-    text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
-    rows = csv.DictReader(text, strict=True)
+    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    rows = csv.DictReader(_utf8_lines(name, text), strict=True)
     line = 1
     try:
         for row in rows:

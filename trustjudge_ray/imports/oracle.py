@@ -4,6 +4,7 @@ The rows hold what a judge said after its verdict was found: `probs` (token → 
 `tests/data/oracle/README.md`.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
@@ -25,6 +26,7 @@ from trustjudge_ray.imports.base import (
     read_row,
     score_protocol,
     usable,
+    whole,
 )
 from trustjudge_ray.imports.extraction import clean, merged
 
@@ -32,6 +34,8 @@ FILES: Final = ("questions.jsonl", "single.jsonl", "pairwise.jsonl")
 """What is read of a folder; questions may be missing, and one of the other two."""
 _STATUSES: Final = ("unparseable", "missing")
 _LARGEST_SCALE: Final = 1000
+_TURNED: Final[Mapping[str, bool]] = {"1": False, "1.0": False, "2": True, "2.0": True}
+"""What `order` may be, written as text, and whether j was shown first."""
 
 
 def read(files: Mapping[str, BinaryIO], judge: str | None = None) -> Imported:
@@ -40,9 +44,14 @@ def read(files: Mapping[str, BinaryIO], judge: str | None = None) -> Imported:
     Pairs that were never asked because of an empty response become rows with the status `empty_response`.
 
     Raises:
-        ImportFileError: neither single.jsonl nor pairwise.jsonl is there, or (while read) they hold no judgment.
+        ImportFileError: neither single.jsonl nor pairwise.jsonl is there, one of `FILES` is there twice, or (while
+            read) they hold no judgment.
     """
-    streams = {name.rsplit("/", 1)[-1]: (name, stream) for name, stream in files.items()}
+    streams: dict[str, tuple[str, BinaryIO]] = {}
+    for name, stream in files.items():
+        first, _ = streams.setdefault(name.rsplit("/", 1)[-1], (name, stream))
+        if first != name and name.rsplit("/", 1)[-1] in FILES:
+            raise ImportFileError(f"{name}: {first} is read too; import one folder at a time, each to its own run")
     if not {"single.jsonl", "pairwise.jsonl"} & set(streams):
         raise ImportFileError(f"{', '.join(files) or 'no file'}: the neutral form has {' and '.join(FILES[1:])}")
     reader = _Reader(judge or "oracle", {}, [], {})
@@ -91,11 +100,11 @@ class _Reader:
         if category is not None and not isinstance(category, str):
             raise Unusable("invalid_value", f"category: got {category!r}; a text or null")
         empty = frozenset(id_text(r, "empty_responses") for r in record.get("empty_responses") or [])
-        self.questions[question] = _Question(category, int(record["n_responses"]), empty)
+        self.questions[question] = _Question(category, whole(record["n_responses"], "n_responses"), empty)
 
     def _single(self, record: dict[str, Any]) -> dict[str, Any]:
-        scale = record["scale"]
-        if type(scale) is not int or not 2 <= scale <= _LARGEST_SCALE:
+        scale = whole(record["scale"], "scale")
+        if not 2 <= scale <= _LARGEST_SCALE:
             raise Unusable("invalid_value", f"scale: got {scale!r}; a whole number from 2 to {_LARGEST_SCALE}")
         protocol = self.protocols.setdefault(f"score-{scale}", score_protocol(scale))
         question = id_text(record["question_id"], "question_id")
@@ -103,10 +112,11 @@ class _Reader:
         return _reading(Asked(self.judge, protocol, question, self._category(question), response), record)
 
     def _pair(self, record: dict[str, Any]) -> dict[str, Any]:
-        if record["order"] not in (1, 2):
+        turned = _TURNED.get(str(record["order"]).strip())
+        if turned is None:
             raise Unusable("invalid_value", f"order: got {record['order']!r}; 1 (i shown first) or 2")
         shown = [id_text(record["i"], "i"), id_text(record["j"], "j")]
-        if record["order"] == 2:
+        if turned:
             shown.reverse()
         return _reading(self._asked(id_text(record["question_id"], "question_id"), shown), record)
 
@@ -142,11 +152,14 @@ def _reading(asked: Asked, record: dict[str, Any]) -> dict[str, Any]:
     probs = {token: p for token, p in numbers.items() if p is not None}
     if len(probs) < len(numbers):
         return failed(asked, "bad_logprob", f"{sorted(set(numbers) - set(probs))[0]!r} has no number")
-    tokens = record.get("token_count")
+    tokens, cumulative = record.get("token_count"), record.get("cumulative_logprob")
+    logprob = number(cumulative)
+    if cumulative is not None and (logprob is None or math.isinf(logprob)):
+        raise Unusable("invalid_value", f"cumulative_logprob: got {cumulative!r}; a number or null")
     return read_row(
         asked,
         merged(probs.items()),
         clean(record["sampled"]),
-        number(record.get("cumulative_logprob")),
-        tokens if type(tokens) is int else None,
+        logprob,
+        None if tokens is None else whole(tokens, "token_count"),
     )
