@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trustjudge_ray.config import AnalysisConfig, ConfigError
+from trustjudge_ray.config import ConfigError
 
 EQUAL: Final = 1e-9
 """Gaps up to this are float noise: they count as no gap, and as equal to a tolerance that they miss by this."""
@@ -103,4 +103,4 @@ def _tolerance(given: Any, where: str) -> ScoreTolerance:
     return ScoreTolerance(size / 100, True) if share else ScoreTolerance(size)
 
 
-_DEFAULT: Final = AnalysisConfig().tolerances
+_DEFAULT: Final = (0.0, 0.05, 0.1)
