@@ -6,6 +6,8 @@ import pytest
 from trustjudge_ray.corpus.duplicates import deduplicate
 from trustjudge_ray.schema import PLACED_RESPONSES, from_rows
 
+SAID = {"role": "user", "content": "When?"}
+
 
 def placed(*rows: dict) -> pa.Table:
     """Responses to one question in file a, or as a row says."""
@@ -37,7 +39,7 @@ def test_a_row_that_repeats_another_goes_and_the_first_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"replies": ["y"]}, {"replies": ["x", ""]}, {"model": "n"}, {"human_score": 1.0}, {"reference": "r"}]
+    "change", [{"replies": ["y"]}, {"replies": ["x", ""]}, {"model": "n"}, {"human_score": 1.0}, {"messages": [SAID]}]
 )
 def test_two_contents_under_one_key_are_both_taken_out(change: dict) -> None:
     table = placed({}, {}, {"source": "b", "line": 7, **change}, {"response_id": "n"})
@@ -54,15 +56,44 @@ def test_answers_to_another_question_under_the_same_id_are_not_compared() -> Non
     assert deduplicate(table)[1]["detail"].to_pylist() == ["b:2 has another question than a:1, under one question_id"]
 
 
-def test_a_row_without_the_question_that_others_have_is_no_equal_rival() -> None:
+def kept(table: pa.Table, *columns: str) -> list[tuple]:
+    return [tuple(row[column] for column in columns) for row in deduplicate(table)[0].to_pylist()]
+
+
+def test_an_answer_without_its_question_is_not_lost_where_others_have_it() -> None:
     table = placed({"messages": []}, {"response_id": "n"}, {"question_id": "2", "messages": []})
-    assert settled(table) == ([("a", 2), ("a", 3)], [("a", 1, "conflicting_question")])
+    assert settled(table) == ([("a", 1), ("a", 2), ("a", 3)], [])
+    assert [len(messages) for (messages,) in kept(table, "messages")] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("column", ["reference", "category"])
-def test_references_and_categories_of_one_question_agree_where_given(column: str) -> None:
-    table = placed({"response_id": "k"}, {column: "x"}, {"response_id": "n", column: "y"})
-    assert settled(table) == ([("a", 1), ("a", 2)], [("a", 3, "conflicting_question")])
+def test_a_row_takes_what_it_lacks_from_the_first_row_of_its_question(column: str) -> None:
+    table = placed({"response_id": "k"}, {column: "x"}, {"question_id": "2", "response_id": "k"})
+    assert settled(table) == ([("a", 1), ("a", 2), ("a", 3)], [])
+    assert kept(table, column, "meta_json") == [("x", None), ("x", None), (None, None)]
+
+
+def test_another_reference_is_a_conflict_and_another_category_costs_no_answer() -> None:
+    table = placed({"reference": "x"}, {"response_id": "n", "reference": "y"})
+    assert settled(table) == ([("a", 1)], [("a", 2, "conflicting_question")])
+    meta = '{"t":1,"flags":["no_question"]}'
+    table = placed({"category": "x"}, {"response_id": "n", "category": "y", "meta_json": meta}, {"response_id": "o"})
+    assert settled(table) == ([("a", 1), ("a", 2), ("a", 3)], [])
+    flagged = '{"t":1,"flags":["no_question","category_differs"]}'
+    assert kept(table, "category", "meta_json") == [("x", None), ("x", flagged), ("x", None)]
+
+
+def test_a_repeated_row_that_alone_names_reference_and_category_gives_them_to_the_one_that_stays() -> None:
+    table = placed({"messages": []}, {"reference": "r", "category": "c"}, {"category": "d"})
+    assert settled(table) == ([("a", 1)], [("a", 2, "duplicate_row"), ("a", 3, "duplicate_row")])
+    assert kept(table, "reference", "category") == [("r", "c")]
+    assert kept(table, "messages")[0][0][0]["content"] == "Why?"
+
+
+def test_a_row_that_conflicts_lends_nothing() -> None:
+    table = placed({"messages": [SAID]}, {}, {"response_id": "n", "messages": []}, {"response_id": "o"})
+    assert settled(table) == ([("a", 3), ("a", 4)], [("a", n, "conflicting_duplicate") for n in (1, 2)])
+    assert [messages[0]["content"] for (messages,) in kept(table, "messages")] == ["Why?", "Why?"]
 
 
 def test_a_corpus_without_repetition_is_left_as_it_is() -> None:

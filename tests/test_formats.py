@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_inputs import shared
 
-from trustjudge_ray.corpus.formats import CorpusError, field_map, parse_lines
+from trustjudge_ray.corpus.formats import CorpusConfigError, field_map, parse_lines
 from trustjudge_ray.corpus.objects import split_lines
 
 SHORT = {"question_id": "id", "response": "r", "model": "=unknown"}
@@ -259,8 +259,9 @@ def test_other_fields_are_kept_and_cannot_pass_for_our_flags() -> None:
         (b"{", "invalid_json"),
         (b'{"a":1} {"b":2}', "invalid_json"),
         (b"{'a': 1}", "invalid_json"),
-        (b'{"question_id":1,"model":"m","response":"r","x":Infinity}', "invalid_json"),
-        (b'{"question_id":1,"model":"m","response":"r","x":1e999}', "invalid_value"),
+        (b'{"question_id":1,"model":"m","response":"r","human_score":Infinity}', "wrong_type"),
+        (b'{"question_id":1,"model":"m","response":' + b"9" * 5000 + b"}", "invalid_json"),
+        (b'{"question_id":1,"model":"m","response":["r",' + b"9" * 5000 + b"]}", "wrong_type"),
         (b'{"question_id":' + b"9" * 5000 + b"}", "invalid_json"),
         (b'{"a":' * 5000 + b"1" + b"}" * 5000, "too_deep"),
         (b'{"a":{"b":1,"b":2}}', "duplicate_key"),
@@ -275,6 +276,25 @@ def test_a_line_that_cannot_be_read_says_why_and_costs_nothing_else(line: bytes,
     assert reasons(bad) == [(2, reason)]
     assert bad[0]["source"] == "f.jsonl"
     assert 0 < len(bad[0]["raw"]) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(b"9" * 5000, "9" * 5000), (b"Infinity", "Infinity"), (b"-1e999", "-Infinity")],
+)
+def test_a_number_that_json_cannot_say_costs_no_row_where_nobody_reads_it(number: bytes, text: str) -> None:
+    line = json.dumps(row()).encode()[:-1] + b',"x":' + number + b',"y":[{"z":' + number + b"}]}"
+    (kept,), bad = read(line)
+    assert bad == []
+    assert json.loads(kept["meta_json"]) == {"x": text, "y": [{"z": text}], "flags": ["kept_as_text"]}
+
+
+def test_a_file_of_carriage_returns_says_so() -> None:
+    plain = json.dumps(row()).encode()
+    rows, bad = read(plain + b"\r" + plain + b"\r")
+    assert (rows, reasons(bad)) == ([], [(1, "invalid_json")])
+    assert bad[0]["detail"] == r"line ends are carriage returns only; convert to \n"
+    assert len(read(plain + b"\r")[0]) == 1
 
 
 def test_windows_line_ends_marks_and_blank_lines_change_nothing() -> None:
@@ -420,5 +440,5 @@ def test_nested_fields_have_users_names_too() -> None:
     ],
 )
 def test_a_field_map_that_cannot_be_meant_is_refused_before_reading(fields: dict, format: str, message: str) -> None:
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(CorpusConfigError, match=message):
         field_map(fields, format)

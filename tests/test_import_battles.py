@@ -127,3 +127,49 @@ def test_parquet_and_a_json_array_say_the_same_as_lines():
 def test_a_judge_given_by_the_user_stands_above_the_column():
     rows, _ = imported("b.jsonl", lines(battle("x", "y", "tie", judge="gpt4_pair")), judge="me")
     assert rows[0]["judge"] == "me"
+
+
+def test_a_damaged_parquet_file_is_one_message_that_names_it():
+    buffer = io.BytesIO()
+    rows = [battle(f"x{i}", f"y{i}", "tie") for i in range(3000)]
+    pq.write_table(pa.Table.from_pylist(rows), buffer, row_group_size=2048, use_dictionary=False, compression="none")
+    packed = bytearray(buffer.getvalue())
+    start = pq.ParquetFile(io.BytesIO(packed)).metadata.row_group(1).column(0).data_page_offset
+    packed[start : start + 2000] = b"\xff" * 2000
+    with pytest.raises(ImportFileError, match=r"b\.parquet: not a readable Parquet file after row 2048"):
+        imported("b.parquet", io.BytesIO(packed))
+    with pytest.raises(ImportFileError, match=r"b\.parquet: not a readable Parquet file, damaged or cut off"):
+        imported("b.parquet", io.BytesIO(b"PAR1junk"))
+
+
+def test_csv_in_another_encoding_is_refused_and_not_a_model_of_another_name():
+    text = "id,model_a,model_b,winner\n1,naïve,y,tie\n"
+    assert imported("b.csv", io.BytesIO(text.encode("utf-8-sig")))[0][0]["response_a"] == "naïve"
+    with pytest.raises(ImportFileError, match=r"b\.csv, line 2: 0xef is not UTF-8; save it as UTF-8"):
+        imported("b.csv", io.BytesIO(text.encode("latin-1")))
+    with pytest.raises(ImportFileError, match=r"b\.csv, line 1: 0xff is not UTF-8"):
+        imported("b.csv", io.BytesIO(text.encode("utf-16")))
+
+
+def test_a_judge_that_is_not_utf8_is_named_and_a_number_that_json_cannot_say_costs_no_vote():
+    good = json.dumps(battle("x", "y", "tie", id=1, n=math.inf))
+    bad = json.dumps(battle("x", "y", "tie", judge="caf#"))
+    rows, quarantine = imported("b.json", io.BytesIO(f"[{good},\n{bad}]".encode().replace(b"#", b"\xe9")))
+    assert [r["question_id"] for r in rows] == ["1"]
+    assert [(q["line"], q["reason"]) for q in quarantine] == [(2, "invalid_utf8")]
+
+
+def test_a_winner_that_parquet_cannot_give_as_text_is_named():
+    table = pa.table({"model_a": ["x", "x"], "model_b": ["y", "y"], "winner": [b"tie", b"\xff"]})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    rows, quarantine = imported("b.parquet", io.BytesIO(buffer.getvalue()))
+    assert [r["emitted"] for r in rows] == ["tie"]
+    assert [(q["line"], q["reason"]) for q in quarantine] == [(2, "invalid_utf8")]
+
+
+def test_a_number_of_too_many_digits_in_an_array_is_named_and_no_crash():
+    text = f'[{json.dumps(battle("x", "y", "tie"))},\n{{"n": {"9" * 5000}}}]'
+    rows, quarantine = imported("b.json", io.BytesIO(text.encode()))
+    assert len(rows) == 1
+    assert [(q["line"], q["reason"]) for q in quarantine] == [(2, "invalid_json")]

@@ -92,6 +92,36 @@ def test_what_cannot_be_read_is_named_with_its_line_and_the_rest_goes_on():
     ]
 
 
+def test_numbers_as_tools_without_whole_numbers_write_them_are_the_same_judgments():
+    floats = {"question_id": 1.0, "i": 9.0, "j": 10.0, "token_count": 100.0}
+    want, _ = read(pairwise=[PAIR, PAIR | {"order": 2}])
+    got, imported = read([QUESTION | {"n_responses": 3.0}], pairwise=[PAIR | floats | {"order": o} for o in ("1", 2.0)])
+    assert got == want
+    assert imported.quarantine.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"token_count": 12.5}, {"token_count": "12"}, {"cumulative_logprob": "-1"}, {"order": True}, {"order": "AB"}],
+)
+def test_a_value_that_is_no_number_is_named_and_not_null(wrong):
+    rows, imported = read(pairwise=[PAIR, PAIR | {"i": 8} | wrong])
+    assert [r["response_a"] for r in rows] == ["9"]
+    assert [(q["line"], q["reason"]) for q in imported.quarantine.to_pylist()] == [(2, "invalid_value")]
+    assert next(iter(wrong)) in imported.quarantine["detail"][0].as_py()
+
+
+def test_infinite_numbers_are_no_readings():
+    rows, imported = read(single=[SINGLE | {"probs": {"4": math.inf}}, SINGLE | {"cumulative_logprob": -math.inf}])
+    assert [r["status"] for r in rows] == ["bad_logprob"]
+    assert [q["line"] for q in imported.quarantine.to_pylist()] == [2]
+
+
+def test_two_folders_at_once_are_refused_because_only_one_would_be_read():
+    with pytest.raises(ImportFileError, match=r"b/single\.jsonl: a/single\.jsonl is read too"):
+        oracle.read({"a/single.jsonl": io.BytesIO(), "b/single.jsonl": io.BytesIO()})
+
+
 def test_a_folder_without_judgments_is_refused_with_the_files_wanted():
     with pytest.raises(
         ImportFileError, match=r"answers\.jsonl: the neutral form has single\.jsonl and pairwise\.jsonl"

@@ -32,6 +32,13 @@ def test_the_order_decides_which_answer_is_shown_first():
         (("labels: 5", "labels: 1"), "a number of points"),
         (("  Answer:\n", "  Answer: "), r"before \{answer\} must end in a newline"),
         (("system:", "sytem:"), "unknown key 'sytem'"),
+        (("labels: 5", "labels: {good: 1, bad: 2}"), "labels: got a mapping"),
+        (("labels: 5", "labels: ²"), "a number of points"),
+        (("labels: 5", "labels: [1, 1.0]"), "two labels stand for one number"),
+        (("labels: 5", "labels: [good, ' good']"), "at least two different texts"),
+        (('closer: "]"', "closer: [']']"), "closer: got a list; a text"),
+        (("name: ", "name: {a: b}\n#"), "name: got a mapping; a text"),
+        (('closer: "]"', "examples: [{question: [a], answer: b, label: '5'}]"), r"examples\[0\]: question: got a list"),
         (('closer: "]"', "examples: [{question: a, answer: b, label: '7'}]"), r"examples\[0\]: label: got '7'"),
         (('closer: "]"', "examples: [{question: a, label: '5'}]"), r"examples\[0\]: no text for the slot 'answer'"),
     ],
@@ -39,6 +46,22 @@ def test_the_order_decides_which_answer_is_shown_first():
 def test_a_wrong_protocol_is_refused_with_the_place(change, message):
     with pytest.raises(protocols.ProtocolError, match=message):
         protocols.parse(SCORE.replace(*change), "my.yaml")
+
+
+def test_labels_that_are_no_finite_numbers_are_words():
+    assert protocols.parse(SCORE.replace("labels: 5", "labels: [nan, inf]")).values == (1.0, 2.0)
+    assert protocols.parse(SCORE.replace("labels: 5", "labels: [0, 2.5]")).values == (0.0, 2.5)
+
+
+def test_a_file_in_another_encoding_is_one_message(tmp_path):
+    (tmp_path / "p.yaml").write_bytes(SCORE.replace("Rate", "Café").encode("latin-1"))
+    with pytest.raises(protocols.ProtocolError, match=r"p\.yaml: byte \d+ is not UTF-8; save the file as UTF-8"):
+        protocols.load(str(tmp_path / "p.yaml"))
+
+
+def test_the_hash_of_a_protocol_is_fixed_because_stores_are_keyed_by_it():
+    assert protocols.load("score-5").hash == "bcee89ea63840f0b8443888ade36f5d3"
+    assert protocols.load("compare").hash == "e8b912f455b329e0305b1fa2b8edbc43"
 
 
 def test_a_protocol_survives_being_written_and_read():

@@ -18,7 +18,7 @@ import zstandard
 from s3_fixtures import SECRET, S3Server, free_port
 from shared_inputs import shared
 
-from trustjudge_ray.corpus.reader import CorpusError, expand, fingerprint, read
+from trustjudge_ray.corpus.reader import CorpusConfigError, CorpusError, expand, fingerprint, read
 
 ROW = {"question_id": "q", "question": "Why?", "model": "m", "response": "so"}
 
@@ -64,6 +64,15 @@ def test_globs_and_files_named_like_globs(folder: Path) -> None:
     assert expand(["c/[x].jsonl"]) == ["c/[x].jsonl"]
     assert expand(["c/i*"]) == ["c/in/d.ndjson.zst", "c/in/er/c.parquet"]
     assert expand(["c/README.md"]) == ["c/README.md"]
+
+
+def test_capital_suffixes_are_taken_and_one_file_under_two_spellings_is_one(tmp_path: Path) -> None:
+    for name in ("v/X.JSONL", "v/y.Parquet", "v/z.jsonl.GZ"):
+        write(tmp_path / name)
+    v = str(tmp_path / "v")
+    names = [f"{v}/X.JSONL", f"{v}/y.Parquet", f"{v}/z.jsonl.GZ"]
+    assert expand([v]) == names
+    assert expand([f"{v}/../v/X.JSONL", f"{v}/../v", f"{v}/X.JSONL", v]) == names
 
 
 def test_links_to_folders_are_followed_and_circles_end(folder: Path) -> None:
@@ -179,7 +188,20 @@ def test_parquet_columns_of_any_type_are_read_like_json(tmp_path: Path) -> None:
     }
     assert rows[1]["meta_json"] is None
     assert [(b["line"], b["reason"]) for b in bad] == [(3, "invalid_utf8")]
-    assert "'response'" in bad[0]["detail"]
+    assert "response: " in bad[0]["detail"]
+
+
+def test_a_column_that_nobody_reads_and_nobody_can_convert_costs_no_row(tmp_path: Path) -> None:
+    when = pa.array([1, None], pa.timestamp("us", tz="Mars/Olympus"))
+    table = pa.Table.from_pylist([ROW, ROW]).append_column("when", when)
+    pq.write_table(table, tmp_path / "f.parquet")
+    rows, bad = all_of(tmp_path / "f.parquet")
+    assert bad == []
+    assert json.loads(rows[0]["meta_json"])["flags"] == ["kept_as_text"]
+    assert rows[1]["meta_json"] is None
+    rows, bad = all_of(tmp_path / "f.parquet", {"category": "when"})
+    assert [(b["line"], b["reason"]) for b in bad] == [(1, "invalid_value")]
+    assert "category (field 'when')" in bad[0]["detail"]
 
 
 def test_parquet_and_json_lines_of_the_same_rows_give_the_same_tables(tmp_path: Path) -> None:
@@ -238,7 +260,7 @@ def test_a_fingerprint_is_of_the_bytes_as_they_are_stored(tmp_path: Path) -> Non
 
 
 def test_a_wrong_field_map_is_an_error_before_anything_is_read() -> None:
-    with pytest.raises(CorpusError, match="respons"):
+    with pytest.raises(CorpusConfigError, match="respons"):
         read("/nowhere", "flat", {"respons": "r"})
     with pytest.raises(CorpusError, match="/nowhere: not there"):
         next(read("/nowhere"))

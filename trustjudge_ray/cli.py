@@ -231,14 +231,14 @@ def main() -> None:
 
 
 def _errors() -> tuple[tuple[type[BaseException], ...], tuple[type[BaseException], ...]]:
-    from trustjudge_ray.corpus.reader import CorpusError
+    from trustjudge_ray.corpus.reader import CorpusConfigError, CorpusError
     from trustjudge_ray.imports import ImportFileError
     from trustjudge_ray.judging.base import JudgeError, RunError
     from trustjudge_ray.judging.protocols import ProtocolError
     from trustjudge_ray.schema import SchemaError
     from trustjudge_ray.storage import StorageError
 
-    return (config.ConfigError, ProtocolError), (
+    return (config.ConfigError, CorpusConfigError, ProtocolError), (
         CorpusError,
         ImportFileError,
         StorageError,

@@ -26,7 +26,10 @@ from trustjudge_ray.storage import StorageError, explained, filesystem, is_local
 __all__ = ["SUFFIXES", "CorpusConfigError", "CorpusError", "Fingerprint", "expand", "fingerprint", "read"]
 
 SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".parquet", ".pq")
-"""What is taken from a folder, in small or capital letters, also with .gz or .zst behind it; names that start with '.' or '_' are not."""
+"""What is taken from a folder, in small or capital letters, also with .gz or .zst behind it.
+
+Names that start with '.' or '_' are not.
+"""
 
 _CHUNK = 1 << 18
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"

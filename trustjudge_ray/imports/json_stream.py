@@ -102,6 +102,8 @@ class Cursor:
                 raise BrokenJson(f"line {line}: {what}") from error
             except RecursionError as error:
                 raise BrokenJson(f"line {self.line}: nested too deeply") from error
+            except ValueError as error:
+                raise BrokenJson(f"line {self.line}: a number that is too long: {error}") from error
             if not self._text[end : end + _NEAR_END].strip(_OF_NUMBERS) and self._fill():
                 continue  # a number may go on
             breaks = self._text.count("\n", self._at, end)
