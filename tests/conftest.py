@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest_plugins = ["engine_fixtures", "cluster_fixtures", "s3_fixtures"]
+pytest_plugins = ["engine_fixtures", "cluster_fixtures", "s3_fixtures", "openai_fixtures"]
 
 _LAST = ("ray", "engine", "s3", "demo")
 

@@ -52,7 +52,52 @@ opener: "Verdict: ["
 closer: "]"
 """)
 
-ENGINE_PROTOCOLS = {protocol.name: protocol for protocol in (_score(5), _score(100), _COMPARE)}
+_WRITTEN = """
+name: engine-written-{points}
+kind: score
+labels: {points}
+system: First say why, then end with Score and a number from 1 to {points}.
+user: |
+  Question:
+  {{question}}
+  Answer:
+  {{answer}}
+examples:
+  - {{question: "Is fire hot?", answer: Fire is hot., rationale: It is right., label: "4"}}
+  - {{question: "Is ice cold?", answer: It is warm., rationale: It is wrong., label: "1"}}
+rationale: {{max_tokens: 24}}
+sampling: {{temperature: {temperature}}}
+samples: {samples}
+opener: "\\nScore: ["
+closer: "]"
+"""
+
+_THINKING = parse("""
+name: engine-thinking
+kind: compare
+labels: {first: A, second: B, tie: C}
+user: |
+  Which answer is better? Say A, B, or C for a tie.
+  Question:
+  {question}
+  Answer A:
+  {answer_a}
+  Answer B:
+  {answer_b}
+thinking: {max_tokens: 10}
+rationale: {max_tokens: 12}
+sampling: {temperature: 1.0, seed: 5}
+opener: "\\n\\nVerdict: ["
+closer: "]"
+""")
+
+_PLAIN = (_score(5), _score(100), _COMPARE)
+_WRITING = (
+    parse(_WRITTEN.format(points=5, temperature=1.0, samples=3)),
+    parse(_WRITTEN.format(points=100, temperature=0.0, samples=1)),
+    _THINKING,
+)
+ENGINE_PROTOCOLS = {protocol.name: protocol for protocol in (*_PLAIN, *_WRITING)}
 EXACT_JUDGE = JudgeConfig(dtype="float32", head_dtype="float32", max_model_len=CONTEXT)
 """The embedded judge in float32: what vLLM and another implementation must agree on."""
 
@@ -73,3 +118,14 @@ def embedded_tokenizer() -> Any:
     from trustjudge_ray.judging.embedded import embedded_model
 
     return AutoTokenizer.from_pretrained(embedded_model())
+
+
+@pytest.fixture(scope="session")
+def witness() -> Any:
+    """The embedded judge in another implementation, float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from trustjudge_ray.judging.embedded import embedded_model
+
+    return AutoModelForCausalLM.from_pretrained(embedded_model(), dtype=torch.float32).eval()

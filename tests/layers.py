@@ -7,7 +7,8 @@ HEAVY = {
     "ray": {"pipeline"},
     "vllm": {"judging.vllm_engine"},
     "torch": {"judging.embedded"},
-    "transformers": {"judging.vllm_engine", "judging.embedded"},
+    "transformers": {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.preview"},
+    "httpx": {"judging.openai_http"},
     "fsspec": {"storage"},
     "s3fs": {"storage"},
 }
@@ -30,7 +31,8 @@ ALLOWED = {"judging.plan": {"random"}}
 """`judging.plan` draws designs from a generator seeded by the plan's own seed."""
 
 EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}
-EDGES |= {"judging.vllm_engine", "judging.embedded"}
+EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial"}
+EDGES |= {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.openai_http"}
 
 
 def imports_of(source: str) -> set[str]:

@@ -35,3 +35,46 @@ def test_a_reference_that_is_none_is_one_message():
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "has no folder trustjudge" in done.stderr
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_planned_order_computes_no_more_than_a_shuffled_one():
+    figures = last_line("prefix", "--small")
+    assert 0 < figures["planned"] <= 0.6
+    assert figures["planned"] < figures["shuffled"]
+    assert 0 < figures["reference"] < 1
+
+
+@pytest.mark.engine
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_pipeline_is_compared_with_the_bare_engine_on_its_own_prompts():
+    assert last_line("pipeline", "--small")["ratio"] > 0
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_float32_head_reads_labels_nearer_to_float32_than_a_bfloat16_head():
+    figures = last_line("precision", "--small")
+    assert 0 < figures["float32_head"]["mean"] < figures["bfloat16"]["mean"]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_gpu_check_says_what_it_cannot_do_here_and_how_to_go_on():
+    script = BENCHMARK.parent / "gpu_check.py"
+    refused = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 2
+    assert "--cpu" in refused.stderr
+    for check in ("prompt_scores", "tensor_parallel"):
+        command = [sys.executable, str(script), "--cpu", "--small", "--only", check]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        assert (done.returncode, json.loads(done.stdout.splitlines()[-1])) == (0, {"gpu_check": {check: None}})
+
+
+@pytest.mark.engine
+@pytest.mark.ray
+@pytest.mark.slow
+def test_rationales_are_written_and_read_by_a_run_and_by_the_bare_engine():
+    assert last_line("rationale", "--small")["ratio"] > 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shared_inputs import shared
 from small_tokenizers import byte_level, lower_casing, merging, tokenizer_of
 
-from trustjudge_ray.judging.labels import LabelError, build_table, describe, read_alternatives, table_of
+from trustjudge_ray.judging.labels import LabelError, build_table, describe, merged_closers, read_alternatives, table_of
 from trustjudge_ray.judging.protocols import Protocol
 
 HUNDRED = [str(i) for i in range(1, 101)]
@@ -239,6 +239,15 @@ def test_a_closer_that_joins_with_the_label_is_a_second_spelling():
     table = build_table(tokenizer, protocol(["1", "10", "5"], "Score:["))
     rows = {row["label"]: row["tokens"] for row in describe(table, tokenizer)}
     assert rows == {"1": [["1", "]"]], "10": [["1", "0]"], ["1", "0"]], "5": [["5]"], ["5"]]}
+
+
+def test_tokens_that_begin_with_the_closer_are_named_where_it_is_read_and_never_change_a_path():
+    joined, plain = merging("].", "].)", "]]"), merging("12")
+    ten = build_table(joined, protocol(HUNDRED[:10]))
+    assert merged_closers(ten, joined, "]") == ["].", "].)", "]]"]
+    assert merged_closers(build_table(joined, protocol(HUNDRED[:5])), joined, "]") == []
+    assert merged_closers(build_table(plain, protocol(HUNDRED[:10])), plain, "]") == []
+    assert texts_of(ten, joined) == texts_of(build_table(plain, protocol(HUNDRED[:10])), plain) == {(), ("1",)}
 
 
 def test_an_opener_that_joins_with_a_label_ends_earlier():

@@ -1,11 +1,13 @@
 from collections import Counter
 from itertools import combinations, pairwise
 
+import pyarrow as pa
 import pytest
 from corpora import compare_protocol, responses, score_protocol
 
 from trustjudge_ray.config import PlanConfig
-from trustjudge_ray.judging import plan
+from trustjudge_ray.judging import plan, protocols
+from trustjudge_ray.judging.base import CORPUS_FAILURES
 
 MARKERS = ["$ERROR$"]
 
@@ -129,3 +131,31 @@ def test_every_pair_of_a_small_full_design_is_a_combination():
     tasks = planned(grid(1, 5))
     pairs = {(t["response_a"], t["response_b"]) for t in tasks if t["kind"] == "compare"}
     assert pairs == set(combinations([f"m{i}" for i in range(5)], 2))
+
+
+def guided(references):
+    """What a protocol with a reference asks of one question, whose answers come with these references."""
+    protocol = protocols.load("score-5-reference")
+    given = responses({"q": {f"m{i}": f"text {i}" for i in range(len(references))}})
+    column = pa.array(references, pa.string())
+    given = given.set_column(given.schema.get_field_index("reference"), given.schema.field("reference"), column)
+    tasks = plan.plan(given, [plan.Spec("j", protocol, protocol.hash)], PlanConfig(), MARKERS)
+    return tasks.to_pylist(), plan.with_texts(tasks, given).to_pylist()
+
+
+def test_an_answer_without_a_reference_is_not_judged_against_an_empty_one():
+    tasks, _ = guided([None, " "])
+    assert {t["status"] for t in tasks} == {"missing_reference"}
+    assert "missing_reference" in CORPUS_FAILURES
+    plain = planned({"q": {"m0": "text"}})
+    assert [t["status"] for t in plain] == [None], "a protocol that shows no reference needs none"
+
+
+def test_the_reference_of_a_question_counts_for_all_its_answers_and_in_their_ids():
+    """Else a reference that is added later would find the judgment that was made without it."""
+    tasks, texts = guided([None, "seven"])
+    assert {t["status"] for t in tasks} == {None}
+    assert [t["reference"] for t in texts] == ["seven", "seven"]
+    without, _ = guided([None, None])
+    assert {t["task_id"] for t in tasks}.isdisjoint(t["task_id"] for t in without)
+    assert {t["task_id"] for t in tasks} == {t["task_id"] for t in guided(["seven", None])[0]}

@@ -13,6 +13,7 @@ from trustjudge_ray.judging.base import JudgeError, JudgeGone, judgments
 from trustjudge_ray.judging.embedded import embedded_model
 from trustjudge_ray.judging.prompts import PromptBuilder
 from trustjudge_ray.judging.protocols import fill
+from trustjudge_ray.judging.vllm_reading import asked
 from trustjudge_ray.schema import TASK_TEXTS, from_rows
 
 pytestmark = pytest.mark.engine
@@ -40,15 +41,6 @@ def task(protocol, answer, other=None, order=None, question=QUESTION):
 
 def ask(judge, rows):
     return judge.judge(from_rows(rows, TASK_TEXTS))
-
-
-@pytest.fixture(scope="module")
-def witness():
-    """The same model in another implementation, float32."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(embedded_model(), dtype=torch.float32).eval()
 
 
 def teacher_forced(model, prompt_ids, paths):
@@ -148,8 +140,8 @@ def test_an_answer_with_chat_markers_changes_no_token_outside_its_slot(engine_ju
 
 def test_the_requests_of_one_task_share_its_prompt(engine_judge):
     """Counted by the engine: without shared blocks 100 labels would cost eleven prompts each."""
-    asked = [engine_judge._asked(task(HUNDRED, f"{GOOD} {GOOD} {n}")) for n in range(3)]
-    outputs = engine_judge._generate(asked)
+    reader = engine_judge._readers[HUNDRED]
+    outputs = engine_judge._generate([asked(reader, task(HUNDRED, f"{GOOD} {GOOD} {n}")) for n in range(3)])
     for first in range(0, 33, 11):
         assert all(o.num_cached_tokens >= len(o.prompt_token_ids) - 35 for o in outputs[first + 1 : first + 11])
 

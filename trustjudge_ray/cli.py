@@ -194,6 +194,99 @@ def report(run_path: str, overrides: tuple[str, ...]) -> None:
     click.echo(f"report: {folder.path}/report.html")
 
 
+@cli.command()
+@_CONFIG
+@_OVERRIDES
+@click.option("--no-load", is_flag=True, help="Leave out the check that loads the judge.")
+@_JSON
+def doctor(config_path: str, overrides: tuple[str, ...], no_load: bool, as_json: bool) -> None:
+    """Check storage, corpus and judges before a run is paid for: each check passed, or what to change.
+
+    Exit status 1 if a check failed.
+    """
+    loaded = _load(config_path, overrides, None)
+    from dataclasses import asdict
+
+    from trustjudge_ray import doctor as checks
+    from trustjudge_ray import findings, printing, runs
+
+    found = []
+    for finding in checks.examine(loaded, load=not no_load):
+        found.append(finding)
+        for line in printing.finding_lines(finding):
+            click.echo(line, err=as_json)
+    fine = all(finding.status != findings.FAILED for finding in found)
+    if as_json:
+        listed = [asdict(finding) for finding in found]
+        click.echo(runs.as_json_line(printing.as_json({"passed": fine, "checks": listed})))
+    if not fine:
+        sys.exit(1)
+
+
+@cli.command()
+@_CONFIG
+@_OVERRIDES
+@_LIMIT
+@click.option("--sample", type=click.IntRange(min=1), default=50, help="Questions whose tokens are counted.")
+@_JSON
+def plan(config_path: str, overrides: tuple[str, ...], limit: int | None, sample: int, as_json: bool) -> None:
+    """How many judgments, tokens, GPU-hours and what cost a run would come to; writes nothing."""
+    loaded = _load(config_path, overrides, limit)
+    from trustjudge_ray import estimate, printing, runs
+
+    with tempfile.TemporaryDirectory(prefix="trustjudge-plan-") as scratch:
+        found = estimate.estimate(loaded, Path(scratch), sample)
+    if as_json:
+        click.echo(runs.as_json_line(found))
+        return
+    for line in printing.estimate_lines(found):
+        click.echo(line)
+
+
+@cli.command()
+@click.argument("run_path", metavar="RUN")
+@click.argument("rest", nargs=-1, metavar="[TASK_ID] [key=value]...")
+@click.option("--question", metavar="ID", help="List the judgments of a question.")
+@click.option("--pair", nargs=2, metavar="A B", help="With --question: only of these two responses.")
+@click.option("--response", metavar="ID", help="With --question: only those about this response.")
+@click.option("--protocol", metavar="NAME", help="With --question: only of this protocol.")
+@click.option("--tokens", is_flag=True, help="Show the prompt's token ids.")
+@_JSON
+def show(
+    run_path: str,
+    rest: tuple[str, ...],
+    question: str | None,
+    pair: tuple[str, str] | None,
+    response: str | None,
+    protocol: str | None,
+    tokens: bool,
+    as_json: bool,
+) -> None:
+    """The exact prompt, the label table and the probabilities behind one judgment.
+
+    \b
+    trustjudge show runs/demo 3f9a            (a task id, or its beginning)
+    trustjudge show runs/demo --question arith-1 --pair quartz-xl chalk-s
+    """
+    from trustjudge_ray import printing, runs, showing
+
+    ids = [text for text in rest if "=" not in text]
+    if len(ids) + (question is not None) != 1:
+        raise click.UsageError("show: give either a TASK_ID, or --question")
+    if question is None and (pair or response or protocol):
+        raise click.UsageError("show: --pair, --response and --protocol go with --question")
+    folder = _folder(run_path, tuple(text for text in rest if "=" in text))
+    folder.refuse_absent()
+    if question is None:
+        found = showing.judgment(folder, ids[0])
+        lines = list(printing.judgment_lines(found, tokens))
+    else:
+        wanted = (*(pair or ()), *((response,) if response is not None else ()))
+        rows = showing.judgments_about(folder, question, wanted, protocol)
+        found, lines = {"judgments": rows}, [printing.list_line(row) for row in rows]
+    click.echo(runs.as_json_line(printing.as_json(found)) if as_json else "\n".join(lines))
+
+
 class _Terminated(BaseException):
     """SIGTERM came."""
 
@@ -236,11 +329,13 @@ def _errors() -> tuple[tuple[type[BaseException], ...], tuple[type[BaseException
     from trustjudge_ray.judging.base import JudgeError, RunError
     from trustjudge_ray.judging.protocols import ProtocolError
     from trustjudge_ray.schema import SchemaError
+    from trustjudge_ray.showing import NotFoundError
     from trustjudge_ray.storage import StorageError
 
     return (config.ConfigError, CorpusConfigError, ProtocolError), (
         CorpusError,
         ImportFileError,
+        NotFoundError,
         StorageError,
         JudgeError,
         RunError,

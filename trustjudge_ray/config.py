@@ -49,8 +49,11 @@ class JudgeConfig:
     model: str = "embedded"
     """A Hugging Face model folder or name, or `embedded`: the small model that comes with the extra `cpu`."""
     revision: str | None = None
+    """The hub's commit. Of an endpoint: your own word for the weights that it serves; with one, they count as the same
+    judge behind whatever address."""
     engine: str = "vllm"
-    """`vllm`, or `scripted` (deterministic, for tests and planted biases)."""
+    """`vllm`, `openai_api` (an OpenAI-compatible endpoint), or `scripted` (deterministic, for tests and planted
+    biases)."""
     dtype: str = "bfloat16"
     """Precision of the model's body: `bfloat16`, `float16` or `float32`."""
     head_dtype: str = "float32"
@@ -66,9 +69,31 @@ class JudgeConfig:
     template_arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments of the chat template, such as {enable_thinking: false}."""
     engine_args: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of the engine, as it names them (vLLM: gpu_memory_utilization, quantization, ...)."""
+    """Further arguments of the engine, as it names them (vLLM: gpu_memory_utilization, quantization, ...). Of an
+    endpoint: further fields of each request; null leaves out one that is sent otherwise."""
+    base_url: str | None = None
+    """Of an endpoint: its address up to the version, such as https://api.openai.com/v1."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the endpoint's key, on every machine that runs a judge: a local Ray inherits
+    yours, on a cluster set it for the nodes (a runtime_env shows its variables in the dashboard)."""
+    route: str = "chat"
+    """`chat` asks for the bare label; `completions` sends token ids with the verdict's opener (a vLLM server)."""
+    tokenizer: str | None = None
+    """Of an endpoint: folder or hub name of the model's tokenizer, where `model` is only what the endpoint calls it."""
+    distribution: str = "logprobs"
+    """`logprobs` reads the listed log-probabilities; `sampled` draws `n` verdicts at temperature 1 and counts them."""
+    n: int = 20
+    top_logprobs: int = 20
+    """How many log-probabilities to ask an endpoint for; some list fewer than 20."""
+    timeout: float = 60.0
+    """Seconds for one request to an endpoint, from its beginning to the last byte of the answer."""
+    max_retries: int = 6
+    """How often a request that got no answer is repeated."""
+    concurrency: int = 16
+    """Requests of one replica that are under way at once; run.batch_size should be a few times as large."""
     scripted: dict[str, Any] = field(default_factory=dict)
-    """Of the scripted judge: quality {model: 0..1}, position_bias, noise, failure_rate, seconds_per_batch."""
+    """Of the scripted judge: quality {model: 0..1}, position_bias, intransitivity, noise, rationale (in words),
+    failure_rate, seconds_per_batch."""
 
 
 @dataclass
@@ -84,6 +109,10 @@ class PlanConfig:
     block: int = 5
     anchor: str | None = None
     seed: int = 0
+    repeat: int = 0
+    """Judge a sample of the tasks so many times again, in other batches: the noise floor of the engine."""
+    repeat_share: float = 0.1
+    """Share of the responses, and of the pairs, that are judged again; drawn by `seed`."""
 
 
 @dataclass
@@ -112,6 +141,12 @@ class ClusterConfig:
     tensor_parallel: int = 1
     num_cpus: int | None = None
     """Size of a local cluster; by default this machine's."""
+    tokens_per_second: float | None = None
+    """For `plan`: prompt tokens that one replica computes in a second, as measured."""
+    output_tokens_per_second: float | None = None
+    """For `plan`: tokens of rationale and thinking that one replica writes in a second, as measured."""
+    price_per_gpu_hour: float | None = None
+    """For `plan`: what an hour of one GPU costs, in whatever currency."""
     object_store_gb: float | None = None
 
 
@@ -180,12 +215,14 @@ class Config:
         return self.judges or [self.judge or JudgeConfig()]
 
 
-_SECRET = re.compile(r"^key$|access_key|secret|token|password|credential", re.IGNORECASE)
-"""Names of storage options whose value is never written to a run folder."""
+_SECRET = re.compile(r"^key$|(access|api)_?key|secret|token(?!iz)|password|credential", re.IGNORECASE)
+"""Names of storage options and engine arguments whose value is never written to a run folder."""
 
 _CHOICES = {
     "corpus.format": ("flat", "trustjudge"),
-    "judge.engine": ("vllm", "scripted"),
+    "judge.engine": ("vllm", "openai_api", "scripted"),
+    "judge.route": ("chat", "completions"),
+    "judge.distribution": ("logprobs", "sampled"),
     "judge.dtype": ("bfloat16", "float16", "float32"),
     "judge.head_dtype": ("bfloat16", "float16", "float32"),
     "judge.on_overflow": ("truncate", "fail"),
@@ -244,8 +281,8 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
         raise ConfigError(f"{source}: `judge` and `judges` are both given; use one of them")
     _refuse_bad_values(config, source)
     kept = OmegaConf.to_container(OmegaConf.merge(written, changes), resolve=False)
-    if isinstance(kept, dict) and "storage_options" in kept:
-        kept["storage_options"] = _without_secrets(kept["storage_options"])
+    for holder, key in _may_hold_secrets(kept if isinstance(kept, dict) else {}):
+        holder[key] = _without_secrets(holder[key])
     unresolved = OmegaConf.to_yaml(OmegaConf.create(kept), resolve=False)
     return LoadedConfig(config, unresolved, source)
 
@@ -256,6 +293,14 @@ def load_analysis(text: str, source: str, overrides: list[str]) -> AnalysisConfi
     section = written.get("analysis") if isinstance(written, DictConfig) else None
     kept = OmegaConf.create({"analysis": section or {}, "corpus": {"paths": ["-"]}})
     return loads(OmegaConf.to_yaml(kept, resolve=False), source, overrides).config.analysis
+
+
+def load_judges(text: str, source: str) -> list[JudgeConfig]:
+    """Only the judges of a configuration text."""
+    written = OmegaConf.create(text)
+    sections = {key: written[key] for key in ("judge", "judges") if isinstance(written, DictConfig) and key in written}
+    kept = OmegaConf.create({"corpus": {"paths": ["-"]}} | sections)
+    return loads(OmegaConf.to_yaml(kept, resolve=False), source).config.all_judges
 
 
 def storage_options(overrides: list[str]) -> dict[str, Any]:
@@ -282,6 +327,12 @@ def _override_tree(overrides: list[str]) -> DictConfig:
                 raise ConfigError(f"override '{item}': value is not YAML: {error}") from error
         OmegaConf.update(tree, key, parsed, force_add=True)
     return tree
+
+
+def _may_hold_secrets(tree: dict[Any, Any]) -> list[tuple[dict[Any, Any], str]]:
+    judges = [tree.get("judge"), *(tree.get("judges") or [])]
+    holders = [(tree, "storage_options"), *((j, "engine_args") for j in judges if isinstance(j, dict))]
+    return [(holder, key) for holder, key in holders if key in holder]
 
 
 def _without_secrets(value: Any, name: str = "") -> Any:
@@ -336,8 +387,13 @@ def _refuse_bad_values(config: Config, source: str) -> None:
         ("run.limit", config.run.limit is None or config.run.limit > 0, "1 or more, or nothing"),
         ("plan.block", config.plan.block >= 2, "2 or more"),
         ("plan.rounds", config.plan.rounds >= 1, "1 or more"),
+        ("plan.repeat", config.plan.repeat >= 0, "0 or more"),
+        ("plan.repeat_share", 0 <= config.plan.repeat_share <= 1, "a share from 0 to 1"),
         ("plan.anchor", config.plan.design != "anchor" or config.plan.anchor is not None, "the model to compare with"),
         ("cluster.replicas", config.cluster.replicas >= 1, "1 or more"),
+        ("cluster.tokens_per_second", _positive(config.cluster.tokens_per_second), "more than 0"),
+        ("cluster.output_tokens_per_second", _positive(config.cluster.output_tokens_per_second), "more than 0"),
+        ("cluster.price_per_gpu_hour", (config.cluster.price_per_gpu_hour or 0) >= 0, "0 or more"),
         ("analysis.confidence", 0.5 <= config.analysis.confidence < 1, "a share such as 0.95"),
         ("analysis.k", all(3 <= k <= 8 for k in config.analysis.k), "sizes from 3 to 8"),
         ("protocols", config.protocols != [], "at least one protocol"),
@@ -357,9 +413,15 @@ def _refuse_bad_values(config: Config, source: str) -> None:
                 f"{source}: judge.name: got {judge.name!r}; a scripted judge's name starts with 'scripted', "
                 "so that no table takes it for a model"
             )
+        if (judge.base_url is None) == (judge.engine == "openai_api") or "@" in (judge.base_url or ""):
+            raise ConfigError(f"{source}: judge.base_url: with engine openai_api only; an address without a password")
     names = [judge_name(judge) for judge in config.all_judges]
     if len(set(names)) < len(names):
         raise ConfigError(f"{source}: judges: two are called the same in {names}; give each a `name`")
+
+
+def _positive(value: float | None) -> bool:
+    return value is None or value > 0
 
 
 def judge_name(judge: JudgeConfig) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trustjudge_ray.config import CorpusConfig
 from trustjudge_ray.corpus import duplicates, reader
-from trustjudge_ray.identity import bucket_of, joined_hash
+from trustjudge_ray.identity import bucket_of, id_key, joined_hash
 from trustjudge_ray.schema import PLACED_RESPONSES, QUARANTINE, check
 from trustjudge_ray.store import RunFolder
 
@@ -54,10 +55,22 @@ def ingest_file(
     }
 
 
-def settle_bucket(bucket: int, folder: RunFolder) -> pa.Table:
-    """Bring one bucket's staged rows together, settle duplicates, write and return its responses."""
+def first_questions(folder: RunFolder, limit: int) -> set[str]:
+    """The first `limit` question ids of the staged corpus, in id order."""
+    ids: set[str] = set()
+    for name in folder.names(STAGING):
+        ids.update(folder.read_table(name, ["question_id"])["question_id"].to_pylist())
+    return set(sorted(ids, key=id_key(list(ids)))[:limit])
+
+
+def settle_bucket(bucket: int, folder: RunFolder, questions: set[str] | None = None) -> pa.Table:
+    """Bring one bucket's staged rows together, settle duplicates, write and return its responses; with `questions`
+    only theirs."""
     parts = [folder.read_table(name) for name in folder.names(f"{STAGING}/bucket={bucket:03d}")]
     responses, quarantine = duplicates.deduplicate(pa.concat_tables(parts))
+    if questions is not None:
+        wanted = pa.array(sorted(questions), pa.string())
+        responses = responses.filter(pc.is_in(responses["question_id"], value_set=wanted))
     folder.write_table(f"responses/bucket={bucket:03d}.parquet", check(responses, PLACED_RESPONSES))
     if len(quarantine):
         folder.write_table(f"quarantine/bucket={bucket:03d}.parquet", check(quarantine, QUARANTINE))

@@ -30,8 +30,8 @@ import ray.data
 from trustjudge_ray import ingest
 from trustjudge_ray.config import ClusterConfig, Config, ConfigError, JudgeConfig, judge_name
 from trustjudge_ray.corpus import reader
-from trustjudge_ray.identity import bucket_of, id_key
-from trustjudge_ray.judging import base, plan, scripted
+from trustjudge_ray.identity import bucket_of
+from trustjudge_ray.judging import base, engines, plan
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.schema import TASKS, check
 from trustjudge_ray.store import PENDING_TASKS, RunFolder
@@ -42,6 +42,7 @@ _LOCAL_ENVIRONMENT = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",  # Ray's C++ parts print into the user's terminal; errors come as exceptions
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_idle_worker_killing_time_threshold_ms": "600000",  # starting a worker anew costs seconds
+    "RAY_worker_niceness": "0",  # Ray's 15 leaves a judge on a CPU 4 % of a core that anything else wants
 }
 """For the processes of a local Ray, where the user's environment does not say otherwise."""
 _REMARK = b"Set ray log level from environment variable"
@@ -94,7 +95,7 @@ def start(cluster: ClusterConfig) -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised, and told in one message
 
 
 @contextlib.contextmanager
@@ -137,11 +138,7 @@ def stop() -> None:
 
 def judge_identity(judge: JudgeConfig, protocols: list[Protocol]) -> dict[str, Any]:
     """What decides a judge's answers, as its engine states it."""
-    if judge.engine == "scripted":
-        return scripted.identity(dict(judge.scripted))
-    from trustjudge_ray.judging import vllm_engine
-
-    return vllm_engine.identity(judge, protocols)
+    return engines.identity(judge, protocols)
 
 
 def read_corpus(config: Config, folder: RunFolder) -> list[Ledger]:
@@ -159,7 +156,7 @@ def plan_tasks(config: Config, folder: RunFolder, specs: list[plan.Spec], bucket
         return Planned(0, 0, 0, {})
     work = functools.partial(_plan_bucket, config=config, folder=folder, specs=specs, questions=None)
     if config.run.limit is not None:
-        work = functools.partial(work, questions=_first_questions(folder, config.run.limit))
+        work = functools.partial(work, questions=ingest.first_questions(folder, config.run.limit))
     tasks = 2 * math.ceil(ray.cluster_resources().get("CPU", 1.0))
     dataset = _blocks([[{"bucket": bucket} for bucket in buckets[first::tasks]] for first in range(tasks)])
     ledgers = list(_ledgers(dataset.map_batches(functools.partial(_on_rows, work), **_BLOCKS, num_cpus=1)))
@@ -178,11 +175,12 @@ def judge_pending(
     """Judge the pending tasks of one judge; a ledger for each part as it is committed.
 
     Raises:
-        base.RunError: the judge does not start, or the engine is gone for good.
+        base.JudgeError, base.RunError: the judge does not start, or the engine is gone for good.
     """
     blocks = _shards(pending, config.run.batch_size)
     if not blocks:
         return
+    engines.try_out(judge, protocols)
     load = functools.partial(_load_shards, folder=folder, judge=judge_name(judge), plan_id=uuid.uuid4().hex)
     dataset = (
         _blocks(blocks)
@@ -221,12 +219,7 @@ class JudgeActor:
     def __init__(self, judge: JudgeConfig, protocols: list[Protocol], cluster: ClusterConfig) -> None:
         self._protocols = {protocol.name: protocol for protocol in protocols}
         self._temperature = judge.temperature
-        if judge.engine == "scripted":
-            self._judge: base.Judge = scripted.ScriptedJudge(dict(judge.scripted), self._protocols)
-        else:
-            from trustjudge_ray.judging import vllm_engine
-
-            self._judge = vllm_engine.VllmJudge(judge, self._protocols, cluster.tensor_parallel)
+        self._judge: base.Judge = engines.build(judge, self._protocols, cluster.tensor_parallel)
 
     def __call__(self, tasks: pa.Table) -> pa.Table:
         try:
@@ -297,11 +290,7 @@ def _ingest(path: str, corpus: Any, folder: RunFolder) -> Ledger:
 def _plan_bucket(
     bucket: int, config: Config, folder: RunFolder, specs: list[plan.Spec], questions: set[str] | None
 ) -> Ledger:
-    responses = ingest.settle_bucket(bucket, folder)
-    if questions is not None:
-        wanted = pa.array(sorted(questions), pa.string())
-        responses = responses.filter(pc.is_in(responses["question_id"], value_set=wanted))
-        folder.write_table(f"responses/bucket={bucket:03d}.parquet", responses)
+    responses = ingest.settle_bucket(bucket, folder, questions)
     tasks = plan.plan(responses, specs, config.plan, list(config.corpus.error_markers))
     done = folder.judged(bucket)
     missing = pa.array([task_id not in done for task_id in tasks["task_id"].to_pylist()], pa.bool_())
@@ -320,14 +309,6 @@ def _plan_bucket(
         "preset": len(preset),
         "pending": {x["values"]: x["counts"] for x in counts},
     }
-
-
-def _first_questions(folder: RunFolder, limit: int) -> set[str]:
-    """The first `limit` question ids of the staged corpus, in id order."""
-    ids: set[str] = set()
-    for name in folder.names(ingest.STAGING):
-        ids.update(folder.read_table(name, ["question_id"])["question_id"].to_pylist())
-    return set(sorted(ids, key=id_key(list(ids)))[:limit])
 
 
 def _load_shards(batch: pa.Table, folder: RunFolder, judge: str, plan_id: str) -> pa.Table:

@@ -68,7 +68,7 @@ TASKS: Final = pa.schema(
     ]
 )
 """One row per judgment that a run wants. `status` is set where it is known without a judge
-(`identical`, `empty_response`, `error_marker`), and null where the judge must be asked."""
+(`identical`, `empty_response`, `error_marker`, `missing_reference`), and null where the judge must be asked."""
 
 TASK_TEXTS: Final = pa.schema(
     [

@@ -162,15 +162,16 @@ class RunFolder:
         parts = self._parts(bucket)
         return {i for part in parts for i in self._read_part(part, ["task_id"])["task_id"].to_pylist()}
 
-    def judgments(self, tasks: pl.DataFrame | None = None) -> tuple[pl.DataFrame, int]:
+    def judgments(self, tasks: pl.DataFrame | None = None, bucket: int | None = None) -> tuple[pl.DataFrame, int]:
         """The judgments of this run's tasks, one row a task, and how many further rows were left out.
 
         Of several rows of one task (an orphaned actor may write late) `ok` comes first, then the smallest
-        part name. The category is the task's, so that a corpus that was recategorised counts as it is now.
+        part name. The category is the task's, so that a corpus that was recategorised counts as it is now. With a
+        `bucket` only its parts are read.
         """
         wanted = self.tasks().select("task_id", "category") if tasks is None else tasks.select("task_id", "category")
         with ThreadPoolExecutor(8) as pool:
-            tables = list(pool.map(self._named_part, self._parts(None)))
+            tables = list(pool.map(self._named_part, self._parts(bucket)))
         if not tables:
             return pl.DataFrame(schema=_polars_schema(JUDGMENTS)), 0
         rows = pl.concat([pl.DataFrame(table) for table in tables]).drop("category").join(wanted, on="task_id")

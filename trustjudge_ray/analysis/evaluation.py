@@ -12,6 +12,7 @@ from trustjudge_ray.analysis.consistency import ResponseScores, conflict_rows, r
 from trustjudge_ray.analysis.coverage import coverage_rows, pair_mass_rows, reading_rows
 from trustjudge_ray.analysis.layout import Layout, layout
 from trustjudge_ray.analysis.metrics import COLUMNS
+from trustjudge_ray.analysis.noise import noise_rows
 from trustjudge_ray.analysis.non_transitivity import non_transitivity_rows
 from trustjudge_ray.analysis.position import position_rows, tie_rows
 from trustjudge_ray.analysis.ranking import fit_metrics, ratings
@@ -91,8 +92,10 @@ def consistency_metrics(
         compared_by = [
             compared(pairs, judge, name, arranged, tolerances, settings.identical == "include") for name in pair_names
         ]
-        for protocol in sorted({name for name in (*score_names, *pair_names) if name is not None}):
+        asked = sorted({name for name in (*score_names, *pair_names) if name is not None})
+        for protocol in asked:
             rows += coverage_rows(arranged, judgments, judge, protocol, confidence)
+        rows += noise_rows(arranged, judgments, protocols, judge, asked, confidence)
         for mine in scored:
             rows += reading_rows(arranged, scores, mine, confidence)
         for mine, pair in product(scored, compared_by):

@@ -15,7 +15,7 @@ from trustjudge_ray.schema import JUDGMENTS, TASKS, from_rows
 
 JUDGE_FAILURES = ("too_long", "bad_logprob", "no_label_mass", "engine_error")
 """Statuses that say something about the judge."""
-CORPUS_FAILURES = ("empty_response", "error_marker")
+CORPUS_FAILURES = ("empty_response", "error_marker", "missing_reference")
 """Statuses that say something about the corpus; counted apart."""
 
 
@@ -41,6 +41,9 @@ class Reading:
 
     `label_logprobs` is in the protocol's label order *as shown*: in a comparison first, second, tie.
     −inf is probability 0, None was not reported. Only read where `status` is "ok".
+    `cumulative_logprob` and `output_tokens` cover all that the judge said; where an engine leaves them None they are
+    made of `rationale_logprob`, `rationale_tokens`, the emitted label's log-probability, and the tokens that it is
+    read with (`label_tokens`, for each label; 1 by default). Thinking counts in neither.
     """
 
     status: str = "ok"
@@ -54,6 +57,9 @@ class Reading:
     cached_tokens: int | None = None
     truncated: bool = False
     rationale_cut: bool | None = None
+    rationale_logprob: float | None = None
+    rationale_tokens: int | None = None
+    label_tokens: Sequence[int] | None = None
 
 
 class Judge(Interface):
@@ -120,9 +126,7 @@ def _row(task: dict, reading: Reading, protocol: Protocol, temperature: float) -
     mass = math.fsum(math.exp(x) for x in stored if x is not None)
     mass = 1.0 if 1.0 < mass < 1.0 + _ARITHMETIC else mass
     index = draw_label(stored, seed_of(task["task_id"]), temperature)
-    cumulative, tokens = reading.cumulative_logprob, reading.output_tokens
-    if reading.rationale is None and cumulative is None:
-        cumulative, tokens = stored[index], tokens or 1
+    cumulative, tokens = _whole_output(reading, stored[index], index)
     return row | {
         "label_logprobs": stored,
         "label_mass": mass,
@@ -138,6 +142,17 @@ def _rounded_down(x: float) -> float:
     """The nearest float32 value that is not above `x`, so that rounding alone takes no sum of probabilities over 1."""
     nearest = np.float32(x)
     return float(nearest if nearest <= x else np.nextafter(nearest, np.float32(-np.inf)))
+
+
+def _whole_output(reading: Reading, label_logprob: float | None, index: int) -> tuple[float | None, int | None]:
+    """Log-probability and tokens of rationale and emitted label; None where the rationale's are not known."""
+    unknown = reading.rationale is not None and reading.rationale_logprob is None
+    cumulative, tokens = reading.cumulative_logprob, reading.output_tokens
+    if cumulative is None and label_logprob is not None and not unknown:
+        cumulative = (reading.rationale_logprob or 0.0) + label_logprob
+    if tokens is None and (not unknown or reading.rationale_tokens is not None):
+        tokens = (reading.rationale_tokens or 0) + (reading.label_tokens[index] if reading.label_tokens else 1)
+    return cumulative, tokens
 
 
 def _distribution_status(logprobs: Sequence[float | None] | None, protocol: Protocol) -> tuple[str, str | None]:

@@ -4,7 +4,7 @@ Deterministic: the same responses, specs and settings give the same table, whate
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -17,6 +17,8 @@ from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.schema import TASK_TEXTS, TASKS, check
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
+Ask = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, str | None]
+"""Question, response a, response b and order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +43,27 @@ def plan(responses: pa.Table, specs: list[Spec], settings: PlanConfig, error_mar
 
     Comparisons pair the responses of one question as `settings.design` says; `response_a` has the smaller
     id. A task whose outcome needs no judge carries its status: `empty_response` and `error_marker` (with
-    `a`, `b` or `a,b` as detail, the answers concerned), `identical` (two equal texts).
+    `a`, `b` or `a,b` as detail, the answers concerned), `identical` (two equal texts), `missing_reference` (a
+    protocol that shows a reference, and a row without one). Any other task has a row for
+    each of its protocol's samples, and for each of `settings.repeat` repetitions if it is drawn to be judged again.
 
     Returns:
-        Rows sorted by judge, protocol, question, first shown and second shown answer.
+        Rows sorted by judge, protocol, question, first shown and second shown answer, and sample. Repetitions follow
+        those of their judge and protocol, shuffled, so that they meet other tasks in their batches.
     """
     questions = _questions(responses, error_markers)
     rows: list[tuple] = []
     for wanted in specs:
-        for question in questions:
-            if wanted.protocol.kind == "score":
-                rows += (_row(wanted, question, response, None, None) for response in question["responses"])
-            else:
-                rows += _comparisons(wanted, question, settings)
+        asked = [ask for question in questions for ask in _asks(wanted.protocol, question, settings)]
+        for ask in asked:
+            rows += (_row(wanted, *ask, sample) for sample in range(_samples(wanted.protocol, ask)))
+        rows += _again(wanted, asked, settings)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(TASKS)
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, TASKS, strict=True)], schema=TASKS)
 
 
 def with_texts(tasks: pa.Table, responses: pa.Table) -> pa.Table:
-    """TASK_TEXTS: the tasks with the texts that they are about, in their order.
+    """TASK_TEXTS: the tasks with the texts that they are about, in their order; `reference` is the question's.
 
     Raises:
         KeyError: a task names a response that is not among `responses`.
@@ -70,13 +74,17 @@ def with_texts(tasks: pa.Table, responses: pa.Table) -> pa.Table:
             zip(responses["question_id"].to_pylist(), responses["response_id"].to_pylist(), strict=True)
         )
     }
+    given: dict[str, list[str | None]] = {}
+    for question, text in zip(responses["question_id"].to_pylist(), responses["reference"].to_pylist(), strict=True):
+        given.setdefault(question, []).append(text)
+    references = {question: _reference(texts) for question, texts in given.items()}
     questions = tasks["question_id"].to_pylist()
     a = pa.array([where[key] for key in zip(questions, tasks["response_a"].to_pylist(), strict=True)], pa.int64())
     b_ids = tasks["response_b"].to_pylist()
     b = pa.array([None if r is None else where[q, r] for q, r in zip(questions, b_ids, strict=True)], pa.int64())
     columns = {name: tasks[name] for name in TASKS.names} | {
         "messages": responses["messages"].take(a),
-        "reference": responses["reference"].take(a),
+        "reference": pa.array([references[question] for question in questions], pa.string()),
         "replies_a": responses["replies"].take(a),
         "replies_b": responses["replies"].take(b),
     }
@@ -94,7 +102,9 @@ def _questions(responses: pa.Table, error_markers: list[str]) -> list[dict[str, 
         rows = grouped[question_id]
         key = id_key([row["response_id"] for row in rows])
         rows.sort(key=lambda row: key(row["response_id"]))
+        reference = _reference([row["reference"] for row in rows])
         for row in rows:
+            row["reference"] = reference
             row["text_hash"] = joined_hash(*row["replies"])
             row["fault"] = _fault(row["replies"], markers)
         asked = [part for m in rows[0]["messages"] for part in (m["role"] or "", m["content"] or "")]
@@ -102,11 +112,16 @@ def _questions(responses: pa.Table, error_markers: list[str]) -> list[dict[str, 
             {
                 "question_id": question_id,
                 "category": rows[0]["category"],
-                "hash": joined_hash(*asked, "reference", rows[0]["reference"] or ""),
+                "hash": joined_hash(*asked, "reference", reference or ""),
                 "responses": rows,
             }
         )
     return questions
+
+
+def _reference(given: Sequence[str | None]) -> str | None:
+    """The reference of a question: the first that a row gives (rows that give another are in quarantine)."""
+    return next((text for text in given if text and text.strip()), given[0])
 
 
 def _fault(replies: list[str], markers: set[str]) -> str | None:
@@ -116,7 +131,41 @@ def _fault(replies: list[str], markers: set[str]) -> str | None:
     return "error_marker" if any(reply in markers for reply in stripped) else None
 
 
-def _comparisons(wanted: Spec, question: dict[str, Any], settings: PlanConfig) -> Iterator[tuple]:
+def _asks(protocol: Protocol, question: dict[str, Any], settings: PlanConfig) -> Iterator[Ask]:
+    """What is judged of a question: its responses, or pairs of them in the orders in which they are shown."""
+    if protocol.kind == "compare":
+        return _comparisons(question, settings)
+    return ((question, response, None, None) for response in question["responses"])
+
+
+def _samples(protocol: Protocol, ask: Ask) -> int:
+    """How many rationales are asked for; one row where no judge is asked."""
+    _, a, b, _ = ask
+    return protocol.samples if _known_status(a, b, protocol)[0] is None else 1
+
+
+def _again(wanted: Spec, asked: list[Ask], settings: PlanConfig) -> list[tuple]:
+    """Rows of repetitions 1 … `settings.repeat`. A pair is drawn with all its orders, everything with its samples."""
+    if not settings.repeat:
+        return []
+    drawn = [
+        ask for ask in asked if _known_status(ask[1], ask[2], wanted.protocol)[0] is None and _is_drawn(ask, settings)
+    ]
+    numbers = [
+        (sample, repeat) for repeat in range(1, settings.repeat + 1) for sample in range(wanted.protocol.samples)
+    ]
+    rows = [_row(wanted, *ask, sample, repeat) for sample, repeat in numbers for ask in drawn]
+    random.Random(seed_of("again", str(settings.seed), wanted.hash)).shuffle(rows)
+    return rows
+
+
+def _is_drawn(ask: Ask, settings: PlanConfig) -> bool:
+    question, a, b, _ = ask
+    ids = [question["question_id"], a["response_id"], b["response_id"] if b else ""]
+    return seed_of("repeat", str(settings.seed), *ids) < settings.repeat_share * 2**63
+
+
+def _comparisons(question: dict[str, Any], settings: PlanConfig) -> Iterator[Ask]:
     rng = random.Random(seed_of("plan", str(settings.seed), question["question_id"]))
     place = {id(row): i for i, row in enumerate(question["responses"])}
     games = []
@@ -125,14 +174,17 @@ def _comparisons(wanted: Spec, question: dict[str, Any], settings: PlanConfig) -
         orders = ("AB", "BA") if settings.orders == "both" else (rng.choice(("AB", "BA")),)
         games += [(a, b, order) for order in orders]
     games.sort(key=lambda g: (place[id(g[0] if g[2] == "AB" else g[1])], place[id(g[1] if g[2] == "AB" else g[0])]))
-    return (_row(wanted, question, a, b, order) for a, b, order in games)
+    return ((question, a, b, order) for a, b, order in games)
 
 
-def _row(wanted: Spec, question: dict, a: dict, b: dict | None, order: str | None) -> tuple:
-    status, detail = _known_status(a, b)
+def _row(
+    wanted: Spec, question: dict, a: dict, b: dict | None, order: str | None, sample: int, repeat: int = 0
+) -> tuple:
+    status, detail = _known_status(a, b, wanted.protocol)
     ids = [a["response_id"], a["model"], a["text_hash"]]
     ids += [b["response_id"], b["model"], b["text_hash"], order or ""] if b else []
-    task_id = joined_hash(wanted.hash, wanted.protocol.kind, question["question_id"], question["hash"], *ids, "0", "0")
+    ids += [str(sample), str(repeat)]
+    task_id = joined_hash(wanted.hash, wanted.protocol.kind, question["question_id"], question["hash"], *ids)
     return (
         task_id,
         wanted.hash,
@@ -146,14 +198,14 @@ def _row(wanted: Spec, question: dict, a: dict, b: dict | None, order: str | Non
         b["response_id"] if b else None,
         b["model"] if b else None,
         order,
-        0,
-        0,
+        sample,
+        repeat,
         status,
         detail,
     )
 
 
-def _known_status(a: dict, b: dict | None) -> tuple[str | None, str | None]:
+def _known_status(a: dict, b: dict | None, protocol: Protocol) -> tuple[str | None, str | None]:
     sides = {"a": a} | ({"b": b} if b else {})
     for fault in ("empty_response", "error_marker"):
         hit = [side for side, row in sides.items() if row["fault"] == fault]
@@ -161,6 +213,8 @@ def _known_status(a: dict, b: dict | None) -> tuple[str | None, str | None]:
             return fault, ",".join(hit)
     if b and a["replies"] == b["replies"]:
         return "identical", None
+    if "reference" in protocol.slots and not (a["reference"] or "").strip():
+        return "missing_reference", f"protocol {protocol.name} shows a reference, and the row has none"
     return None, None
 
 

@@ -98,17 +98,30 @@ class PromptBuilder:
             KeyError: a slot has no text.
             TokenError: a text cannot be kept apart from control tokens (see `tokens.foreign_ids`).
         """
+        texts, truncated, too_long = self._fitted(slots)
+        return Prompt(self._spliced(texts), truncated, too_long)
+
+    def _fitted(self, slots: Mapping[str, str]) -> tuple[dict[str, Ids], bool, bool]:
+        """The ids of each slot's text within the limit, whether responses were cut for it, whether it is too long."""
         texts = {name: self._texts[slots[name]] for name in self._slots}
         size = self._literal_tokens + sum(len(texts[name]) for name in self._slots)
         if self._max is None or size <= self._max:
-            return Prompt(self._spliced(texts), truncated=False, too_long=False)
+            return texts, False, False
         responses = [name for name in RESPONSE_SLOTS if name in texts]
         room = self._max - size + sum(len(texts[name]) for name in responses)
         limit = _equal_limit([len(texts[name]) for name in responses], room)
         if self._on_overflow == "fail" or limit < len(self._ellipsis) + MIN_KEPT:
-            return Prompt(self._spliced(texts), truncated=False, too_long=True)
-        cut = texts | {name: _cut_middle(texts[name], limit, self._ellipsis) for name in responses}
-        return Prompt(self._spliced(cut), truncated=True, too_long=False)
+            return texts, False, True
+        return texts | {name: _cut_middle(texts[name], limit, self._ellipsis) for name in responses}, True, False
+
+    def size(self, slots: Mapping[str, str]) -> int:
+        """How many tokens the whole prompt of a task has, before anything is cut."""
+        return self._literal_tokens + sum(len(self._texts[slots[name]]) for name in self._slots)
+
+    def laid_out(self, slots: Mapping[str, str]) -> list[tuple[str | None, list[int]]]:
+        """The token ids of `build`'s prompt part by part: with the slot's name, or None for the template's text."""
+        texts, _, _ = self._fitted(slots)
+        return [(p, list(texts[p])) if isinstance(p, str) else (None, list(p)) for p in self._parts]
 
     def _spliced(self, texts: Mapping[str, Ids]) -> list[int]:
         ids: list[int] = []

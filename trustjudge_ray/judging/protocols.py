@@ -6,7 +6,7 @@ and `Yes` stays a word. Slots are filled literally, because answers contain brac
 
 import math
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ SLOTS = ("question", "conversation", "answer", "answer_a", "answer_b", "referenc
 _SLOT = re.compile(r"\{(" + "|".join(SLOTS) + r")\}")
 _KEYS = {"name", "kind", "labels", "system", "user", "examples", "opener", "closer"}
 _TEXT_KEYS = ("name", "kind", "system", "user", "opener", "closer")
+_KEYS |= {"rationale", "thinking", "sampling", "samples"}
 _COMPARE_LABELS = ("first", "second", "tie")
 
 
@@ -29,10 +30,39 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A worked example: the texts of its slots, and the label that is right (its text)."""
+    """A worked example: the texts of its slots, the label that is right (its text), and what is written before it."""
 
     slots: dict[str, str]
     label: str
+    rationale: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rationale:
+    """The judge writes freely before its verdict, up to so many tokens or to the verdict's opener."""
+
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """A section before rationale and verdict with a budget of its own, closed whatever happened.
+
+    `open` is put before it (unless the chat template has done so) and `close` after it; what the judge writes ends
+    where it writes `close` itself. White space around the two markers is put, not waited for.
+    """
+
+    max_tokens: int
+    open: str = "<think>\n"
+    close: str = "\n</think>\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How rationale and thinking are drawn: at temperature 0 the most probable tokens, else seeded."""
+
+    temperature: float = 0.0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +72,10 @@ class Protocol:
     Attributes:
         label_texts: what the judge may say, in the protocol's order: numbers from low to high, any list
             of texts, or for a comparison first, second, tie.
-        opener, closer: the verdict is read between them.
+        opener, closer: the verdict is read between them. After a rationale the opener is put as it is; where it
+            begins with white space, that replaces the white space at the rationale's end.
+        rationale, thinking: what the judge writes before its verdict, if anything; drawn as `sampling` says.
+        samples: so many rationales for each task, whose label distributions are averaged.
     """
 
     name: str
@@ -53,6 +86,15 @@ class Protocol:
     examples: tuple[Example, ...]
     opener: str
     closer: str
+    rationale: Rationale | None = None
+    thinking: Thinking | None = None
+    sampling: Sampling = Sampling()
+    samples: int = 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether the judge writes anything before its verdict."""
+        return self.rationale is not None or self.thinking is not None
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -66,8 +108,21 @@ class Protocol:
 
     @property
     def hash(self) -> str:
-        """32 hex digits over everything that the judge reads and how it is read."""
-        return content_hash(asdict(self))
+        """32 hex digits over everything that the judge reads and how it is read.
+
+        Not over `samples`: how many are asked for decides none of them. What is not used does not count either.
+        """
+        tree = asdict(self)
+        del tree["samples"]
+        for key in ("rationale", "thinking"):
+            if tree[key] is None:
+                del tree[key]
+        if not self.writes:
+            del tree["sampling"]
+        for example in tree["examples"]:
+            if example["rationale"] is None:
+                del example["rationale"]
+        return content_hash(tree)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -130,6 +185,7 @@ def parse(text: str, source: str = "protocol") -> Protocol:
         examples=(),
         opener=tree["opener"],
         closer=tree.get("closer") or "",
+        **_written(tree, source),
     )
     _check_slots(protocol, source)
     examples = tuple(
@@ -145,16 +201,24 @@ def to_yaml(protocol: Protocol) -> str:
         dict(zip(_COMPARE_LABELS, protocol.label_texts, strict=True)) if compare else list(protocol.label_texts)
     )
     to_label = dict(zip(protocol.label_texts, _COMPARE_LABELS, strict=True)) if compare else {}
-    tree = {
+    tree: dict[str, Any] = {
         "name": protocol.name,
         "kind": protocol.kind,
         "labels": labels,
         "system": protocol.system,
         "user": protocol.user,
-        "examples": [e.slots | {"label": to_label.get(e.label, e.label)} for e in protocol.examples],
+        "examples": [
+            e.slots
+            | {"label": to_label.get(e.label, e.label)}
+            | ({} if e.rationale is None else {"rationale": e.rationale})
+            for e in protocol.examples
+        ],
         "opener": protocol.opener,
         "closer": protocol.closer,
     }
+    tree |= {key: asdict(part) for key in ("rationale", "thinking") if (part := getattr(protocol, key)) is not None}
+    if protocol.writes:
+        tree |= {"sampling": asdict(protocol.sampling), "samples": protocol.samples}
     return yaml.safe_dump(tree, allow_unicode=True, sort_keys=False, width=100)
 
 
@@ -240,6 +304,61 @@ def _labels(given: Any, kind: str, source: str) -> tuple[str, ...]:
     return texts
 
 
+def _written(tree: dict[str, Any], source: str) -> dict[str, Any]:
+    """The fields of a Protocol that say what the judge writes before its verdict."""
+    found: dict[str, Any] = {}
+    for key, part in (("rationale", Rationale), ("thinking", Thinking), ("sampling", Sampling)):
+        if key in tree:
+            found[key] = part(**_section(tree[key], key, part, source))
+    samples = _number(tree.get("samples", "1"), "samples", int, 1, source)
+    writes = "rationale" in found or "thinking" in found
+    if not writes and ("sampling" in found or samples > 1):
+        raise ProtocolError(
+            f"{source}: samples and sampling belong to what is written before the verdict: "
+            "add rationale: {max_tokens: N}"
+        )
+    if samples > 1 and found.get("sampling", Sampling()).temperature <= 0:
+        raise ProtocolError(
+            f"{source}: samples: {samples} rationales at temperature 0 are one and the same; "
+            "add sampling: {temperature: 1.0}"
+        )
+    if not tree["opener"].strip():
+        raise ProtocolError(f"{source}: opener: got {tree['opener']!r}; a text at which the verdict begins")
+    return found | {"samples": int(samples)}
+
+
+def _section(given: Any, key: str, part: type, source: str) -> dict[str, Any]:
+    known = [f.name for f in fields(part)]
+    if not isinstance(given, dict):
+        raise ProtocolError(f"{source}: {key}: got {given!r}; a mapping with {known}")
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ProtocolError(f"{source}: {key}: unknown key '{unknown[0]}'; it has {known}")
+    found = dict(given)
+    if "max_tokens" in known:
+        if "max_tokens" not in given:
+            raise ProtocolError(f"{source}: {key}: 'max_tokens' is missing: how much the judge may write")
+        found["max_tokens"] = _number(given["max_tokens"], f"{key}.max_tokens", int, 1, source)
+    for name, kind in (("temperature", float), ("seed", int)):
+        if name in given:
+            found[name] = _number(given[name], f"{key}.{name}", kind, 0, source)
+    for marker in {"open", "close"} & set(found):
+        if not isinstance(found[marker], str) or not found[marker].strip():
+            raise ProtocolError(f"{source}: {key}.{marker}: got {found[marker]!r}; a text that is not blank")
+    return found
+
+
+def _number(given: Any, key: str, kind: type, least: int, source: str) -> Any:
+    try:
+        value = kind(given)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not least <= value < math.inf:
+        what = "a whole number" if kind is int else "a number"
+        raise ProtocolError(f"{source}: {key}: got {given!r}; {what} of {least} or more")
+    return value
+
+
 def _check_slots(protocol: Protocol, source: str) -> None:
     wanted = ("answer",) if protocol.kind == "score" else ("answer_a", "answer_b")
     for name in wanted:
@@ -262,7 +381,13 @@ def _example(given: Any, protocol: Protocol, source: str) -> Example:
         raise ProtocolError(f"{source}: an example is a mapping of the slots' texts and a label")
     for key, value in given.items():
         _check_text(value, f"{source}: {key}")
-    slots = {key: value.strip("\n") for key, value in given.items() if key != "label"}
+    rationale = given.get("rationale")
+    if rationale is not None and (protocol.rationale is None or not protocol.opener[0].isspace()):
+        raise ProtocolError(
+            f"{source}: rationale: belongs to a protocol with rationale: {{max_tokens: N}} and an opener that begins "
+            f'with a newline, such as "\\n\\nScore: ["'
+        )
+    slots = {key: value.strip("\n") for key, value in given.items() if key not in ("label", "rationale")}
     missing = sorted(set(protocol.slots) - set(slots))
     if missing:
         raise ProtocolError(f"{source}: no text for the slot '{missing[0]}'")
@@ -278,4 +403,4 @@ def _example(given: Any, protocol: Protocol, source: str) -> Example:
         label = protocol.label_texts[_COMPARE_LABELS.index(label)]
     if label not in protocol.label_texts:
         raise ProtocolError(f"{source}: label: got {label!r}; one of the protocol's labels")
-    return Example(slots, label)
+    return Example(slots, label, None if rationale is None else rationale.strip())

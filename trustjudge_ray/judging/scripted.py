@@ -29,6 +29,16 @@ class Script:
         sharpness: how much a difference of quality moves the log-odds of a comparison.
         tie: log-weight of a tie at equal quality.
         failure_rate: share of tasks that fail with `engine_error`.
+        intransitivity: the probability that three responses of a question are compared round in a circle, 0 to 0.25:
+            what METRICS `non_transitivity_strict_cycle` at k = 3 estimates, for any number of responses. Four times
+            that share of the questions, drawn by their ids, are compared by places on a circle instead of by
+            quality: every response of such a question has a place drawn by its id, and wins over those on the half
+            circle after it. Three random places lie on no common half circle with probability 1/4 (J. G. Wendel, Math.
+            Scand. 11, 1962), and then each wins once. Quality alone gives no cycle, noise does where
+            it is not small against differences of quality.
+        rationale: how many words, each a token, the judge writes before its verdict, cut at the protocol's budget if
+            it has one. Each has the probability of the most probable label, so that the perplexity of an output is
+            the inverse of that: the surer judgment has the lower one.
         seconds_per_batch: how long a batch takes.
     """
 
@@ -38,7 +48,16 @@ class Script:
     sharpness: float = 8.0
     tie: float = -1.0
     failure_rate: float = 0.0
+    intransitivity: float = 0.0
+    rationale: int = 0
     seconds_per_batch: float = 0.0
+
+
+_SHARES = {"position_bias": 1.0, "failure_rate": 1.0, "intransitivity": 0.25}
+"""Fields that are shares, and the greatest each can be."""
+_LATER = ("intransitivity", "rationale")
+"""Fields that are left out of the identity where nothing is planted: judgments of before they existed stay valid."""
+_WORDS = ("clear", "complete", "correct", "brief", "vague", "wrong", "long", "kind")
 
 
 def script(given: dict[str, Any]) -> Script:
@@ -59,9 +78,11 @@ def script(given: dict[str, Any]) -> Script:
     for name in ("noise", "seconds_per_batch"):
         if getattr(planted, name) < 0:
             raise ConfigError(f"judge.scripted.{name}: got {getattr(planted, name)!r}; 0 or more")
-    for name in ("position_bias", "failure_rate"):
-        if not 0 <= getattr(planted, name) <= 1:
-            raise ConfigError(f"judge.scripted.{name}: got {getattr(planted, name)!r}; a share from 0 to 1")
+    for name, most in _SHARES.items():
+        if not 0 <= getattr(planted, name) <= most:
+            raise ConfigError(f"judge.scripted.{name}: got {getattr(planted, name)!r}; a share from 0 to {most:g}")
+    if not isinstance(planted.rationale, int) or planted.rationale < 0:
+        raise ConfigError(f"judge.scripted.rationale: got {planted.rationale!r}; a number of words, 0 for none")
     return planted
 
 
@@ -69,6 +90,9 @@ def identity(given: dict[str, Any]) -> dict[str, Any]:
     """What decides this judge's answers."""
     decides = asdict(script(given))
     decides.pop("seconds_per_batch")
+    for name in _LATER:
+        if not decides[name]:
+            del decides[name]
     return {"engine": "scripted", "model": "scripted", "script": decides}
 
 
@@ -83,7 +107,7 @@ class ScriptedJudge:
         """One reading for each TASK_TEXTS row, in order."""
         if self._script.seconds_per_batch:
             time.sleep(self._script.seconds_per_batch)
-        columns = ("task_id", "protocol", "model_a", "model_b", "order")
+        columns = ("task_id", "protocol", "question_id", "response_a", "model_a", "response_b", "model_b", "order")
         return [self._read(task) for task in tasks.select(columns).to_pylist()]
 
     def _read(self, task: dict[str, Any]) -> Reading:
@@ -91,16 +115,38 @@ class ScriptedJudge:
         if rng.random() < self._script.failure_rate:
             return Reading(status="engine_error", detail="a planted failure")
         protocol = self._protocols[task["protocol"]]
-        seen = [self._quality(task["model_a"]) + self._script.noise * rng.standard_normal()]
         if protocol.kind == "score":
-            return Reading(label_logprobs=self._score(seen[0], len(protocol.label_texts)), prompt_tokens=0)
-        seen.append(self._quality(task["model_b"]) + self._script.noise * rng.standard_normal())
-        if task["order"] == "BA":
-            seen.reverse()
-        return Reading(label_logprobs=self._compare(*seen), prompt_tokens=0)
+            seen = self._quality(task["model_a"]) + self._script.noise * rng.standard_normal()
+            return self._reading(task, self._score(seen, len(protocol.label_texts)))
+        a, b = (q + self._script.noise * rng.standard_normal() for q in self._qualities(task))
+        return self._reading(task, self._compare(b, a) if task["order"] == "BA" else self._compare(a, b))
+
+    def _reading(self, task: dict[str, Any], logprobs: list[float]) -> Reading:
+        wanted = self._script.rationale
+        if not wanted:
+            return Reading(label_logprobs=logprobs, prompt_tokens=0)
+        budget = self._protocols[task["protocol"]].rationale
+        words = min(wanted, budget.max_tokens) if budget else wanted
+        rng = np.random.default_rng(seed_of("rationale", task["task_id"]))
+        return Reading(
+            label_logprobs=logprobs,
+            rationale=" ".join(_WORDS[i] for i in rng.integers(len(_WORDS), size=words)),
+            rationale_logprob=words * max(logprobs),
+            rationale_tokens=words,
+            rationale_cut=words < wanted,
+            prompt_tokens=0,
+        )
+
+    def _qualities(self, task: dict[str, Any]) -> tuple[float, float]:
+        """Of both responses of a comparison; 1 and 0 by their places on the circle in a question that has one."""
+        question = task["question_id"]
+        if _share("circle", question) >= 4 * self._script.intransitivity:
+            return self._quality(task["model_a"]), self._quality(task["model_b"])
+        a, b = (_share("place", question, task[side]) for side in ("response_a", "response_b"))
+        return (1.0, 0.0) if (b - a) % 1 < 0.5 else (0.0, 1.0)
 
     def _quality(self, model: str) -> float:
-        return self._script.quality.get(model, seed_of("quality", model) / 2**63)
+        return self._script.quality.get(model, _share("quality", model))
 
     def _score(self, seen: float, labels: int) -> list[float]:
         """A discretised normal around the perceived quality, a tenth of the scale wide."""
@@ -115,3 +161,8 @@ class ScriptedJudge:
         fair = np.exp(logits - np.logaddexp.reduce(logits))
         mixed = (1 - self._script.position_bias) * fair + self._script.position_bias * np.array([1.0, 0.0, 0.0])
         return [math.log(p) if p > 0 else -math.inf for p in mixed]
+
+
+def _share(*names: str) -> float:
+    """A number from 0 to 1 that looks random and is the same for the same names."""
+    return seed_of(*names) / 2**63

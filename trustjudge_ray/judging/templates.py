@@ -82,7 +82,8 @@ def _messages(protocol: Protocol, user: str, folded: bool) -> list[dict[str, str
     turns = [{"role": _SYSTEM, "content": protocol.system}] if protocol.system.strip() else []
     for example in protocol.examples:
         turns.append({"role": _USER, "content": fill(protocol.user, example.slots)})
-        turns.append({"role": _ASSISTANT, "content": protocol.opener + example.label + protocol.closer})
+        verdict = (example.rationale or "") + protocol.opener + example.label + protocol.closer
+        turns.append({"role": _ASSISTANT, "content": verdict})
     turns.append({"role": _USER, "content": user})
     if folded and turns[0]["role"] == _SYSTEM:
         system = turns.pop(0)["content"]

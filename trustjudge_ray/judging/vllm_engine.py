@@ -1,34 +1,30 @@
 """The real judge: a vLLM engine in this process, on GPUs or on the CPU.
 
 The only module that imports vLLM, and only when a judge is built. What is asked and how labels are read is decided
-by `prompts` and `labels`; here requests are put to the engine and read back.
+by `prompts`, `labels`, `vllm_rationale` and `vllm_reading`; here requests are put to the engine.
 """
 
 import dataclasses
 import inspect
 import logging
-import math
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import pyarrow as pa
 
 from trustjudge_ray.config import EMBEDDED_NAME, JudgeConfig, judge_name
-from trustjudge_ray.identity import content_hash
 from trustjudge_ray.judging.base import JudgeError, JudgeGone, Reading
-from trustjudge_ray.judging.labels import LabelTable, build_table
 from trustjudge_ray.judging.model_files import folder_hash, locate
-from trustjudge_ray.judging.prompts import PromptBuilder
-from trustjudge_ray.judging.protocols import Protocol, task_slots
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.judging.vllm_environment import CPU_BLOCK
 from trustjudge_ray.judging.vllm_environment import cpu_environment as cpu_environment
 from trustjudge_ray.judging.vllm_environment import is_cpu as is_cpu
-
-_MAX_IDS = 128
-"""So many token ids vLLM reports for one request."""
+from trustjudge_ray.judging.vllm_rationale import Section, kept
+from trustjudge_ray.judging.vllm_reading import Asked, asked, reader_of, reading_of
 
 _OWN_KEYS = {
     "model": "judge.model",
@@ -69,7 +65,7 @@ def identity(judge: JudgeConfig, protocols: Sequence[Protocol]) -> dict[str, Any
     _refuse_arguments(judge, known=None)
     source = locate(judge)
     tokenizer, revision = _tokenizer(judge, source), _revision(judge, source)
-    readers = {p.name: _reader(judge, tokenizer, p, judge.max_model_len or 2**31) for p in protocols}
+    readers = {p.name: reader_of(judge, tokenizer, p, judge.max_model_len or 2**31) for p in protocols}
     changing = {key: value for key, value in judge.engine_args.items() if key not in _SAME_NUMBERS}
     return {
         "engine": "vllm",
@@ -83,53 +79,12 @@ def identity(judge: JudgeConfig, protocols: Sequence[Protocol]) -> dict[str, Any
     }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Question:
-    """One request of a task: the log-probabilities of `token_ids` after prompt, opener and `prefix`, at `node`."""
-
-    node: int
-    prefix: tuple[int, ...]
-    token_ids: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Reader:
-    """How one protocol is put to the engine and read back."""
-
-    protocol: Protocol
-    prompts: PromptBuilder
-    table: LabelTable
-    questions: tuple[_Question, ...]
-
-    @property
-    def hash(self) -> str:
-        """Over the rendered template and where the labels are read."""
-        return content_hash([self.prompts.template_hash, self.table.opener_ids, self.table.paths])
-
-    def read(self, answers: Sequence[Mapping[int, float]]) -> list[float]:
-        """ln P(label) for each label from one mapping for each question; all NaN where any of them is."""
-        nodes: list[dict[int, float]] = [{} for _ in self.table.nodes]
-        for question, answer in zip(self.questions, answers, strict=True):
-            nodes[question.node].update(answer)
-        if any(math.isnan(value) for node in nodes for value in node.values()):
-            return [math.nan] * len(self.protocol.label_texts)
-        return self.table.read(nodes)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
-    """A task whose requests go to the engine."""
-
-    reader: _Reader
-    token_ids: list[int]
-    truncated: bool
-
-
 class VllmJudge:
     """Reads the whole label distribution of each task: one one-token request for each place where labels part.
 
     All requests of a batch go to the engine in one call, those of one task one after the other, so that they share
-    the cached prompt.
+    the cached prompt. Where a protocol lets the judge write first, that is a call before it: a batch is written, then
+    read. `jobs/benchmark.py rationale` measures that against several batches in flight.
     """
 
     def __init__(self, judge: JudgeConfig, protocols: dict[str, Protocol], tensor_parallel: int = 1) -> None:
@@ -142,32 +97,39 @@ class VllmJudge:
         vllm = _import_vllm()
         _refuse_arguments(judge, known=_argument_names(vllm))
         self._tokenizer = _tokenizer(judge, source)
-        self._llm = _load(vllm, judge, source, tensor_parallel)
+        drawn = any(protocol.writes and protocol.sampling.temperature > 0 for protocol in protocols.values())
+        self._llm = _load(vllm, judge, source, tensor_parallel, drawn)
         self._model = self._llm.llm_engine.vllm_config.model_config
         _refuse_precision(judge, self._model)
-        self._version = str(vllm.__version__)
+        self._version, self._sampling = str(vllm.__version__), vllm.SamplingParams
         self._readers = {
-            name: _reader(judge, self._tokenizer, protocol, self._model.max_model_len)
+            name: reader_of(judge, self._tokenizer, protocol, self._model.max_model_len)
             for name, protocol in protocols.items()
         }
         self._params = {
-            name: [_sampling(vllm, question) for question in reader.questions] for name, reader in self._readers.items()
+            name: [self._sampling(**question.sampling) for question in reader.questions]
+            for name, reader in self._readers.items()
         }
         self._warm_up(judge)
 
     def judge(self, tasks: pa.Table) -> list[Reading]:
         """One reading for each TASK_TEXTS row, in order.
 
-        `prompt_tokens` is the length of prompt and opener, counted once a task; `cached_tokens` is how much of it
-        the engine had for the task's first request.
+        `prompt_tokens` is the length of prompt and opener, counted once a task and without what the judge wrote;
+        `cached_tokens` is how much the engine had of the task's first request.
 
         Raises:
             JudgeGone: the engine died; this process can judge no more.
         """
-        asked = [self._asked(task) for task in tasks.to_pylist()]
-        outputs = iter(self._generate([a for a in asked if isinstance(a, _Asked)]))
+        found = [asked(self._readers[task["protocol"]], task) for task in tasks.to_pylist()]
+        sent = [one for one in found if isinstance(one, Asked)]
+        self._write(sent)
+        outputs = iter(self._generate([one for one in sent if one.failure is None]))
         return [
-            a if isinstance(a, Reading) else _reading(a, [next(outputs) for _ in a.reader.questions]) for a in asked
+            one
+            if isinstance(one, Reading)
+            else reading_of(one, [] if one.failure else [next(outputs) for _ in one.reader.questions])
+            for one in found
         ]
 
     def describe(self) -> dict[str, Any]:
@@ -183,91 +145,47 @@ class VllmJudge:
                 name: {
                     "opener_ids": list(reader.table.opener_ids),
                     "requests": len(reader.questions),
+                    "budgets": {section.name: section.max_tokens for section in reader.sections},
                     "paths": dict(zip(reader.protocol.label_texts, map(list, reader.table.paths), strict=True)),
                 }
                 for name, reader in self._readers.items()
             },
         }
 
-    def _asked(self, task: dict[str, Any]) -> _Asked | Reading:
-        reader = self._readers[task["protocol"]]
-        try:
-            prompt = reader.prompts.build(task_slots(reader.protocol, task))
-        except ValueError as error:
-            return Reading("engine_error", detail=f"the prompt cannot be built: {error}")
-        token_ids = [*prompt.token_ids, *reader.table.opener_ids]
-        if prompt.too_long or len(token_ids) + reader.table.depth >= self._model.max_model_len:
-            return Reading("too_long", detail=f"does not fit into the context of {self._model.max_model_len} tokens")
-        return _Asked(reader, token_ids, prompt.truncated)
+    def _write(self, sent: Sequence[Asked]) -> None:
+        """Let the judge write the sections that its protocols have, section after section."""
+        while writing := [(one, section) for one in sent if (section := one.next_section())]:
+            requests = [one.request(section.before) for one, section in writing]
+            params = [self._sampling(**section.sampling(one.task)) for one, section in writing]
+            for (one, section), output in zip(writing, self._send(requests, params), strict=True):
+                self._take(one, section, output)
 
-    def _generate(self, asked: Iterable[_Asked]) -> list[Any]:
-        prompts, params = [], []
-        for task in asked:
-            prompts += [{"prompt_token_ids": [*task.token_ids, *question.prefix]} for question in task.reader.questions]
-            params += self._params[task.reader.protocol.name]
-        if not prompts:
+    def _take(self, one: Asked, section: Section, output: Any) -> None:
+        if not one.written:
+            one.cached = output.num_cached_tokens
+        try:
+            one.add(section, kept(section, self._tokenizer, output.prompt_token_ids, output.outputs[0]))
+        except (ValueError, IndexError) as error:
+            one.failure = f"the {section.name} cannot be read: {error}"
+
+    def _generate(self, sent: Sequence[Asked]) -> list[Any]:
+        """The engine's answers to the questions of each task, one after the other."""
+        requests = [request for one in sent for request in one.questions()]
+        return self._send(requests, [params for one in sent for params in self._params[one.reader.protocol.name]])
+
+    def _send(self, requests: Sequence[dict[str, Any]], params: Sequence[Any]) -> list[Any]:
+        if not requests:
             return []
         try:
-            return self._llm.generate(prompts, params, use_tqdm=False)
+            return list(self._llm.generate(list(requests), list(params), use_tqdm=False))
         except Exception as error:  # whatever it is, requests of this batch are left inside the engine
-            raise JudgeGone(f"the engine failed on {len(prompts)} requests: {_reason(error)}") from error
+            raise JudgeGone(f"the engine failed on {len(requests)} requests: {_reason(error)}") from error
 
     def _warm_up(self, judge: JudgeConfig) -> None:
         try:
-            self._generate([_Asked(reader, list(reader.table.opener_ids), False) for reader in self._readers.values()])
+            self._generate([Asked(reader, {}, [], False, 0) for reader in self._readers.values()])
         except JudgeGone as error:
             raise JudgeError(f"{_named(judge)}: the model loads but does not run: {error}") from error
-
-
-def _reader(judge: JudgeConfig, tokenizer: Any, protocol: Protocol, max_model_len: int) -> _Reader:
-    try:
-        table = build_table(tokenizer, protocol)
-        room = max_model_len - len(table.opener_ids) - table.depth - 1
-        prompts = PromptBuilder(
-            tokenizer,
-            protocol,
-            max_prompt_tokens=room,
-            on_overflow=cast(Literal["truncate", "fail"], judge.on_overflow),
-            template_arguments=judge.template_arguments,
-        )
-    except ValueError as error:
-        raise JudgeError(f"{_named(judge)}, protocol '{protocol.name}': {error}") from error
-    questions = tuple(
-        _Question(index, node.prefix, tuple(node.token_ids[first : first + _MAX_IDS]))
-        for index, node in enumerate(table.nodes)
-        for first in range(0, len(node.token_ids), _MAX_IDS)
-    )
-    return _Reader(protocol, prompts, table, questions)
-
-
-def _reading(asked: _Asked, outputs: list[Any]) -> Reading:
-    tokens = {"prompt_tokens": len(asked.token_ids), "cached_tokens": outputs[0].num_cached_tokens}
-    try:
-        answers = [_logprobs(output, q.token_ids) for output, q in zip(outputs, asked.reader.questions, strict=True)]
-    except ValueError as error:
-        return Reading("engine_error", detail=str(error), truncated=asked.truncated, **tokens)
-    return Reading("ok", asked.reader.read(answers), truncated=asked.truncated, **tokens)
-
-
-def _logprobs(output: Any, token_ids: tuple[int, ...]) -> dict[int, float]:
-    """The log-probabilities that were asked for. The flat lists begin with the token that was sampled.
-
-    Raises:
-        ValueError: the engine reports other tokens, or none.
-    """
-    flat = output.outputs[0].logprobs if output.outputs else None
-    if flat is None or tuple(flat.token_ids[1:]) != token_ids:
-        got = "none" if flat is None else f"{flat.token_ids[1:6]} …"
-        raise ValueError(
-            f"asked for the log-probabilities of tokens {list(token_ids[:5])} …, the engine reported {got}"
-        )
-    return dict(zip(token_ids, flat.logprobs[1:], strict=True))
-
-
-def _sampling(vllm: Any, question: _Question) -> Any:
-    return vllm.SamplingParams(
-        max_tokens=1, temperature=0.0, logprob_token_ids=list(question.token_ids), flat_logprobs=True, detokenize=False
-    )
 
 
 def _import_vllm() -> Any:
@@ -285,7 +203,8 @@ def _import_vllm() -> Any:
     return vllm
 
 
-def _load(vllm: Any, judge: JudgeConfig, source: str, tensor_parallel: int) -> Any:
+def _load(vllm: Any, judge: JudgeConfig, source: str, tensor_parallel: int, drawn: bool) -> Any:
+    """The engine; `drawn` says that texts will be drawn with seeds."""
     arguments: dict[str, Any] = {
         "model": source,
         "revision": judge.revision,
@@ -299,7 +218,9 @@ def _load(vllm: Any, judge: JudgeConfig, source: str, tensor_parallel: int) -> A
         "seed": 0,
     }
     if is_cpu():
-        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**30, "block_size": 32}
+        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**30, "block_size": CPU_BLOCK}
+        if drawn:  # a prompt computed in two steps turns its seed back, which vLLM cannot do on a CPU: it dies
+            arguments["enable_chunked_prefill"] = False
     arguments |= judge.engine_args | _FIXED
     if judge.head_dtype != judge.dtype:
         arguments["hf_overrides"] = {"head_dtype": judge.head_dtype} | (arguments.get("hf_overrides") or {})

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from trustjudge_ray.judging.base import JudgeError
 
+CPU_BLOCK = 32
+"""Tokens of a block of the prefix cache on the CPU, where engine_args do not say otherwise."""
+
 
 def is_cpu() -> bool:
     """Whether the installed vLLM runs on the CPU (vLLM's own rule: its build says so), without importing it.

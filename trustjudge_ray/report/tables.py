@@ -133,7 +133,41 @@ def consistency(inputs: Inputs, brief: bool = False) -> list[Table]:
                 if m["cases"]
             ],
         ),
+        _noise_floor(inputs),
     ]
+
+
+_NOISE = {
+    "noise_score": ("change of the expected score, in points", "noise_score_max"),
+    "noise_margin": ("change of P(a better) − P(b better)", "noise_margin_max"),
+    "noise_flips": ("verdicts that change", None),
+    "sample_spread": ("deviation between rationales", None),
+}
+
+
+def _noise_floor(inputs: Inputs) -> Table:
+    """What CR, NTR and differences between runs cannot tell from nothing."""
+    rows = _overall(inputs)
+    largest = {(m["metric"], m["judge"], m["protocol"]): m["value"] for m in rows.to_dicts()}
+    cells = []
+    for m in rows.filter(pl.col("metric").is_in(list(_NOISE)), pl.col("cases") > 0).to_dicts():
+        what, most = _NOISE[m["metric"]]
+        form = share if m["metric"] == "noise_flips" else _small
+        top = _small(largest.get((most, m["judge"], m["protocol"]))) if most else "–"
+        cells.append((*_texts(m, "judge", "protocol"), what, form(m["value"]), interval(m, form), top, str(m["cases"])))
+    return Table(
+        "Noise floor",
+        "The same tasks judged again in other batches: smaller differences than these are the engine's noise, not the "
+        "judge's opinion. Between rationales: what another rationale of the same task would change.",
+        ("judge", "protocol", "what", "mean", "interval", "largest", "cases"),
+        cells,
+        empty="no task was judged again (plan.repeat: 1 measures it)",
+    )
+
+
+def _small(value: float | None) -> str:
+    """A number that may be very small."""
+    return "–" if value is None else f"{value:.2g}"
 
 
 def plain_metrics(inputs: Inputs, brief: bool = False) -> list[Table]:

@@ -1,0 +1,155 @@
+"""Findings, estimates and single judgments as people read them in a terminal. Lines of text, nothing else."""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trustjudge_ray.findings import Finding
+
+_LABELS_SHOWN = 10
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def finding_lines(found: Finding) -> Iterator[str]:
+    """A check as a line, with its label table and notes below."""
+    yield f"{found.status:<7} {found.check}: {visible(found.says)}"
+    labels = found.details.get("labels", [])
+    for row in labels[:_LABELS_SHOWN]:
+        paths = zip(row["spellings"], row["token_ids"], strict=True)
+        spelled = ", ".join(f"{text!r} = {ids}" for text, ids in paths)
+        yield f"          {row['label']!r}: {spelled}"
+    if len(labels) > _LABELS_SHOWN:
+        yield f"          and {len(labels) - _LABELS_SHOWN} more (all with --json)"
+    yield from (f"        note: {visible(note)}" for note in found.notes)
+
+
+def estimate_lines(found: dict[str, Any]) -> Iterator[str]:
+    """A plan: judgments, tokens, hours, cost, what the design can show."""
+    yield (
+        f"{found['questions']:,} questions, {found['responses']:,} responses, {found['pairs']:,} pairs: "
+        f"{found['judgments']:,} judgments"
+    )
+    for row in found["by_protocol"]:
+        known = ", ".join(f"{n:,} {status}" for status, n in row["known"].items())
+        without = f"; without a judge {known}" if known else ""
+        yield f"  {row['protocol']} ({row['kind']}): {row['judgments']:,} judgments{without}"
+    for name, judge in found["judges"].items():
+        yield f"{name}: tokens, scaled up from {found['sampled_questions']} sampled questions"
+        yield from _token_lines(judge["tokens"])
+        if judge["hours"]:
+            hours = ", ".join(f"{value:,.2f} {_HOURS[unit]}" for unit, value in judge["hours"].items())
+            cost = "" if judge["cost"] is None else f", cost {judge['cost']:,.2f}"
+            yield f"  {hours}{cost}"
+        yield from (f"  note: {note}" for note in judge["notes"])
+    if found["measured"]:
+        measured = found["measured"]
+        yield (
+            f"at {measured['judgments_per_second']:.1f} judgments a second, as measured in {measured['run']}: "
+            f"{measured['clock_hours']:.2f} hours on the clock"
+        )
+    yield "what this can show:"
+    yield from (f"  {sentence}" for sentence in found["supports"])
+
+
+_HOURS = {"replica": "replica-hours", "clock": "hours on the clock", "gpu": "GPU-hours"}
+
+
+def _token_lines(tokens: dict[str, dict[str, int]]) -> Iterator[str]:
+    if not tokens:
+        return
+    columns = ("protocol", "requests", "prompt", "sent", "with sharing", "written up to")
+    rows = [
+        (name, *(f"{t[key]:,}" for key in ("requests", "prompt", "sent", "computed", "written")))
+        for name, t in tokens.items()
+    ]
+    total = [
+        f"{sum(t[key] for t in tokens.values()):,}" for key in ("requests", "prompt", "sent", "computed", "written")
+    ]
+    rows.append(("all", *total))
+    widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
+    for row in [columns, *rows]:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield "  " + "  ".join(cells)
+    for name, t in tokens.items():
+        if t["too_long"] or t["truncated"]:
+            yield f"  {name}: {t['too_long']:,} too long, {t['truncated']:,} with cut responses"
+
+
+def judgment_lines(found: dict[str, Any], tokens: bool = False) -> Iterator[str]:
+    """Everything behind one judgment; with `tokens` the ids of each part of the prompt."""
+    yield f"task      {found['task_id']}"
+    yield f"judged    {found['protocol']} by {found['judge']} (spec {found['spec']})"
+    category = f" ({found['category']})" if found["category"] else ""
+    yield f"question  {visible(found['question_id'])}{visible(category)}"
+    for side in ("a", "b"):
+        if found[f"response_{side}"] is not None:
+            yield f"answer {side}  {visible(found[f'response_{side}'])} (model {visible(found[f'model_{side}'])})"
+    if found["order"]:
+        yield f"order     {found['order']}: {found['order'][0].lower()} shown first"
+    yield f"sample    {found['sample']}, repeat {found['repeat']}"
+    detail = f": {visible(found['detail'])}" if found["detail"] else ""
+    yield f"status    {found['status'] or 'not judged yet'}{detail}"
+    if found["truncated"]:
+        yield "truncated the responses were cut in the middle to fit the context"
+    yield f"prompt    {'exact' if found['prompt_exact'] else 'not exact'}: {visible(found['prompt_note'])}"
+    yield "-" * 80
+    yield from _prompt_lines(found["prompt"], tokens)
+    yield "-" * 80
+    yield from _label_lines(found)
+
+
+def _prompt_lines(parts: list[dict[str, Any]], tokens: bool) -> Iterator[str]:
+    if not tokens:
+        yield "".join(_bordered(part) for part in parts)
+        return
+    for part in parts:
+        ids = "no token ids" if part["token_ids"] is None else f"{len(part['token_ids'])} tokens {part['token_ids']}"
+        yield f"[{part['what']}] {ids}"
+        yield visible(part["text"])
+
+
+def _bordered(part: dict[str, Any]) -> str:
+    if part["what"] == "template":
+        return visible(part["text"])
+    return f"⟦{part['what']}⟧{visible(part['text'])}⟦/{part['what']}⟧"
+
+
+def _label_lines(found: dict[str, Any]) -> Iterator[str]:
+    for row in found["labels"]:
+        name = "" if row["name"] == row["label"] else f" ({row['name']})"
+        logprob, probability = _number(row["logprob"], ".4f"), _number(row["probability"], ".6f")
+        yield f"{row['label'] + name:<20} {logprob:>12}  P = {probability}"
+    if found["emitted"] is not None:
+        yield f"emitted {found['emitted']}, label mass {_number(found['label_mass'], '.6f')}"
+
+
+def list_line(row: dict[str, Any]) -> str:
+    """A judgment among others: id, protocol, who, order, status, probabilities."""
+    who = visible(row["response_a"]) + (f" : {visible(row['response_b'])} {row['order']}" if row["response_b"] else "")
+    known = [f"{x['name']} {_number(x['probability'], '.3f')}" for x in row["labels"] if x["probability"] is not None]
+    if len(known) > _LABELS_SHOWN:
+        best = sorted(row["labels"], key=lambda x: -(x["probability"] or 0.0))[:_LABELS_SHOWN]
+        known = [f"{x['name']} {_number(x['probability'], '.3f')}" for x in best] + ["…"]
+    numbers = f" [{row['sample']}.{row['repeat']}]" if row["sample"] or row["repeat"] else ""
+    said = f"{row['emitted']}: {', '.join(known)}" if known else ""
+    about = f"{row['judge']} {row['protocol']}{numbers}"
+    return f"{row['task_id']}  {about}  {who}  {row['status'] or 'not judged'}  {said}".rstrip()
+
+
+def as_json(value: Any) -> Any:
+    """A value for JSON: a number that JSON cannot say as text (`-inf`)."""
+    if isinstance(value, dict):
+        return {key: as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def visible(text: str) -> str:
+    """A text without control characters that a terminal would obey: they are written as \\x1b."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
