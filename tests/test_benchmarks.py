@@ -71,10 +71,3 @@ def test_the_gpu_check_says_what_it_cannot_do_here_and_how_to_go_on():
         command = [sys.executable, str(script), "--cpu", "--small", "--only", check]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         assert (done.returncode, json.loads(done.stdout.splitlines()[-1])) == (0, {"gpu_check": {check: None}})
-
-
-@pytest.mark.engine
-@pytest.mark.ray
-@pytest.mark.slow
-def test_rationales_are_written_and_read_by_a_run_and_by_the_bare_engine():
-    assert last_line("rationale", "--small")["ratio"] > 0

@@ -48,7 +48,7 @@ class Mode:
 
 def run(options: Options) -> dict[str, Any]:
     """Measure with the embedded judge."""
-    pairs, questions, batch = (1, 2, 4) if options.small else (5, 24, RunConfig().batch_size)
+    pairs, questions, batch = (1, 1, 3) if options.small else (5, 24, RunConfig().batch_size)
     with engine_process() as process:
         modes = process.submit(_modes, "embedded", questions, batch, 1 if options.small else 3).result()
     for name, mode in modes.items():
