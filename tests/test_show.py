@@ -12,6 +12,7 @@ from test_cli import trustjudge
 
 from trustjudge_ray import config, ingest, printing, runs, showing
 from trustjudge_ray.identity import bucket_of
+from trustjudge_ray.imported_runs import import_judgments
 from trustjudge_ray.judging import base, engines, plan, protocols
 from trustjudge_ray.judging.base import Reading
 from trustjudge_ray.judging.preview import preview
@@ -214,7 +215,7 @@ def test_imported_judgments_have_labels_and_no_prompt(tmp_path):
     battles = [{"question_id": "q", "model_a": "x", "model_b": "y", "winner": "model_a", "judge": "human"}]
     (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in battles))
     folder = RunFolder(str(tmp_path / "run"))
-    runs.import_judgments("battles", [str(tmp_path / "b.jsonl")], folder)
+    import_judgments("battles", [str(tmp_path / "b.jsonl")], folder)
     (task,) = tasks_of(folder)
     found = showing.judgment(folder, task["task_id"])
     assert (found["prompt"], found["prompt_exact"]) == ([], False)

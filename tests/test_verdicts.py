@@ -232,7 +232,7 @@ def test_lists_by_kind_and_the_default_for_what_is_left_out():
         (["a lot"], "got 'a lot'"),
         ([True], "got True"),
         ([], r"got \[\]; a list of numbers"),
-        (None, "got None; a list"),
+        (False, "got False; a list"),
         (["5%"], "shares apply to scores alone"),
         ({"scores": [0]}, r"unknown key 'scores'; it has \['score', 'likelihood', 'ppl'\]"),
         ({"ppl": ["5%"]}, r"tolerances\.ppl: got \['5%'\]; only scores have a range"),
