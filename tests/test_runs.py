@@ -149,6 +149,8 @@ def test_evaluate_again_with_other_tolerances_needs_no_judge(tmp_path, local_ray
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())["metrics"]
     assert {m["tolerance"] for m in found if m["metric"] == "conflict_ratio"} == {0.0, 0.5}
     assert {m["k"] for m in found if m["metric"] == "non_transitivity_ratio"} == {3}
+    runs.evaluate(folder, runs.analysis_settings(folder, ["analysis.tolerances=[0.5]"]))
+    assert "no cases" not in runs.report(folder), "a report without tolerance 0 shows the smallest that there is"
 
 
 def test_markup_in_a_corpus_is_text_in_the_report(tmp_path, local_ray):

@@ -62,7 +62,7 @@ def consistency(inputs: Inputs) -> Any:
     rows = inputs.metrics.filter(
         pl.col("metric") == "non_transitivity_ratio",
         pl.col("category").is_null(),
-        pl.col("tolerance") == 0,
+        pl.col("tolerance") == pl.col("tolerance").min(),
         pl.col("value").is_not_null(),
     )
     if rows.height == 0:

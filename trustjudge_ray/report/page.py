@@ -39,7 +39,7 @@ def page(inputs: tables.Inputs) -> str:
 _CAPTIONS = {
     "ratings": "Ratings with 95 % intervals, clustered by question.",
     "score_distributions": "Mean label distribution of each model's answers.",
-    "non_transitivity": "Non-transitivity by verdict rule and subset size, tolerance 0.",
+    "non_transitivity": "Non-transitivity by verdict rule and subset size, at the smallest tolerance.",
 }
 
 _METHODS = {

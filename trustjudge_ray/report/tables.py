@@ -79,62 +79,41 @@ def consistency(inputs: Inputs, brief: bool = False) -> list[Table]:
         brief: only the score and verdict rules of `settings`, and `baseline`.
     """
     rows = _main_rules(inputs) if brief else _overall(inputs)
-    conflicts = rows.filter(
-        pl.col("metric") == "conflict_ratio", pl.col("verdict_rule").is_in(["baseline", "normalised"])
+    return [_conflicts(rows, inputs), _circles(rows), _noise_floor(inputs)]
+
+
+def _conflicts(rows: pl.DataFrame, inputs: Inputs) -> Table:
+    rules = ["baseline", inputs.settings.verdict_rule]
+    chosen = rows.filter(pl.col("metric") == "conflict_ratio", pl.col("verdict_rule").is_in(rules))
+    about = ("judge", "protocol", "pair_protocol", "score_rule", "verdict_rule", "tolerance")
+    return Table(
+        "Conflict ratio (CR)",
+        "How often two scores say something else than the comparison of the same two answers, at the smallest "
+        "tolerances of the run; verdict rule baseline is the reference's.",
+        ("judge", "scores", "comparison", "score rule", "verdict rule", "tolerance", "CR", *_counted("pairs")),
+        [_ratio_cells(rows, m, about, "chance_conflict_ratio") for m in chosen.to_dicts() if m["cases"]],
     )
-    conflicts = conflicts.filter(
-        (pl.col("verdict_tolerance") == 0) & (pl.col("tolerance") == 0) & pl.col("score_rule").is_not_null()
+
+
+def _circles(rows: pl.DataFrame) -> Table:
+    chosen = rows.filter(pl.col("metric") == "non_transitivity_ratio")
+    about = ("judge", "protocol", "verdict_rule", "tolerance", "k")
+    return Table(
+        "Non-transitivity ratio (NTR)",
+        "Subsets of k answers that hold at least one circle or contradiction among three verdicts, at the smallest "
+        "tolerance of the run.",
+        ("judge", "comparison", "verdict rule", "tolerance", "k", "NTR", *_counted("subsets")),
+        [_ratio_cells(rows, m, about, "chance_non_transitivity_ratio") for m in chosen.to_dicts() if m["cases"]],
     )
-    circles = rows.filter(pl.col("metric") == "non_transitivity_ratio", pl.col("tolerance") == 0)
-    return [
-        Table(
-            "Conflict ratio (CR)",
-            "How often two scores say something else than the comparison of the same two answers. "
-            "Tolerance 0; verdict rule baseline is the reference's.",
-            (
-                "judge",
-                "scores",
-                "comparison",
-                "score rule",
-                "verdict rule",
-                "CR",
-                "interval",
-                "pairs",
-                "by chance",
-                "left out",
-            ),
-            [
-                (
-                    *_texts(m, "judge", "protocol", "pair_protocol", "score_rule", "verdict_rule"),
-                    share(m["value"]),
-                    interval(m, share),
-                    counts(m),
-                    share(_chance(rows, "chance_conflict_ratio", m)),
-                    str(m["excluded"] or 0),
-                )
-                for m in conflicts.to_dicts()
-                if m["cases"]
-            ],
-        ),
-        Table(
-            "Non-transitivity ratio (NTR)",
-            "Subsets of k answers that hold at least one circle or contradiction among three verdicts. Tolerance 0.",
-            ("judge", "comparison", "verdict rule", "k", "NTR", "interval", "subsets", "by chance", "left out"),
-            [
-                (
-                    *_texts(m, "judge", "protocol", "verdict_rule", "k"),
-                    share(m["value"]),
-                    interval(m, share),
-                    counts(m),
-                    share(_chance(rows, "chance_non_transitivity_ratio", m)),
-                    str(m["excluded"] or 0),
-                )
-                for m in circles.to_dicts()
-                if m["cases"]
-            ],
-        ),
-        _noise_floor(inputs),
-    ]
+
+
+def _counted(what: str) -> tuple[str, ...]:
+    return ("interval", what, "by chance", "left out")
+
+
+def _ratio_cells(rows: pl.DataFrame, m: dict[str, Any], about: tuple[str, ...], chance: str) -> tuple[str, ...]:
+    value, left = share(m["value"]), str(m["excluded"] or 0)
+    return (*_texts(m, *about), value, interval(m, share), counts(m), share(_chance(rows, chance, m)), left)
 
 
 _NOISE = {
@@ -188,9 +167,7 @@ def plain_metrics(inputs: Inputs, brief: bool = False) -> list[Table]:
             "coverage: judgments that could be read. label_mass: how much of the judge's probability went to labels.",
         ),
     }
-    chosen_rules = _main_rules(inputs) if brief else _overall(inputs)
-    zero = [pl.col(name).fill_null(0) == 0 for name in ("tolerance", "verdict_tolerance")]
-    rows = chosen_rules.filter(*zero)
+    rows = _main_rules(inputs) if brief else _overall(inputs)
     found = []
     for title, (names, note) in groups.items():
         chosen = [m for m in rows.to_dicts() if m["metric"] in names and m["cases"]]
@@ -234,7 +211,6 @@ def findings(inputs: Inputs) -> list[str]:
         pl.col("metric") == "conflict_ratio",
         pl.col("verdict_rule") == "baseline",
         pl.col("score_rule") == inputs.settings.score_rule,
-        pl.col("tolerance") == 0,
     ).to_dicts():
         chance = _chance(rows, "chance_conflict_ratio", m)
         if m["low"] is not None and chance is not None and m["high"] >= chance:
@@ -246,7 +222,6 @@ def findings(inputs: Inputs) -> list[str]:
     for m in rows.filter(
         pl.col("metric") == "non_transitivity_ratio",
         pl.col("verdict_rule") == inputs.settings.verdict_rule,
-        pl.col("tolerance") == 0,
         pl.col("k") == 3,
     ).to_dicts():
         chance = _chance(rows, "chance_non_transitivity_ratio", m)
@@ -282,7 +257,7 @@ def _agreement_findings(rows: pl.DataFrame, inputs: Inputs) -> list[str]:
                 f"{m['judge']}: no agreement of its {m['protocol']} scores with people is shown "
                 f"(Spearman {number(m['value'])}, interval {interval(m, number)}): no better than chance."
             )
-    of_verdicts = (pl.col("metric") == "agreement_pair_decisive") & (pl.col("verdict_tolerance") == 0)
+    of_verdicts = pl.col("metric") == "agreement_pair_decisive"
     of_verdicts &= pl.col("verdict_rule") == inputs.settings.verdict_rule
     for m in rows.filter(of_verdicts).to_dicts():
         if m["low"] is not None and m["low"] <= 0.5:
@@ -373,12 +348,17 @@ def _leader(inputs: Inputs, judge: str, row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _overall(inputs: Inputs) -> pl.DataFrame:
-    """The metrics over all categories, of the rules that the settings show."""
+    """The metrics over all categories, of the rules that the settings show, at the smallest tolerances."""
+    same = ("metric", "judge", "protocol", "pair_protocol", "score_rule", "verdict_rule")
+    smallest = [
+        pl.col(name).is_null() | (pl.col(name) == pl.col(name).min().over(same))
+        for name in ("tolerance", "verdict_tolerance")
+    ]
     return inputs.metrics.filter(
         pl.col("category").is_null(),
         pl.col("score_rule").is_null() | pl.col("score_rule").is_in(inputs.settings.score_rules),
         pl.col("verdict_rule").is_null() | pl.col("verdict_rule").is_in(inputs.settings.verdict_rules),
-    )
+    ).filter(*smallest)
 
 
 def _main_rules(inputs: Inputs) -> pl.DataFrame:
