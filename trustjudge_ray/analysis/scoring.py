@@ -67,13 +67,20 @@ def softmax_weighted(readout: Readout, temperature: float = TEMPERATURE, epsilon
 
     logit(p) = ln((p + ε)/(1 − p + ε)) with p clamped to [0, 1]: at T = 0.2 about odds^5.
     """
-    p = np.clip(readout.probabilities, 0, 1)
+    listed = ~np.isnan(readout.probabilities)
+    counts = listed.sum(axis=1)
+    some = counts > 0
+    score = np.full(len(counts), np.nan)
+    if not some.any():
+        return score
+    # Only the listed entries, one row after the other: top-k engines list a fifth of them.
+    p = np.clip(readout.probabilities[listed], 0, 1)
+    starts = (np.cumsum(counts) - counts)[some]
     logits = np.log((p + epsilon) / (1 - p + epsilon)) / temperature
-    logits = np.where(np.isnan(logits), -np.inf, logits)
-    top = logits.max(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(logits - top)
-        return weights @ readout.values / weights.sum(axis=1)
+    weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, starts), counts[some]))
+    weighted = weights * readout.values[np.nonzero(listed)[1]]
+    score[some] = np.add.reduceat(weighted, starts) / np.add.reduceat(weights, starts)
+    return score
 
 
 def baseline(readout: Readout) -> Floats:
