@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 HEAVY = {
-    "ray": {"pipeline"},
+    "ray": {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges"},
     "vllm": {"judging.vllm_engine"},
     "torch": {"judging.embedded"},
     "transformers": {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.preview"},
@@ -31,6 +31,7 @@ ALLOWED = {"judging.plan": {"random"}}
 """`judging.plan` draws designs from a generator seeded by the plan's own seed."""
 
 EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}
+EDGES |= {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges"}
 EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial"}
 EDGES |= {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.openai_http"}
 

@@ -4,13 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustjudge_ray import pipeline
 from trustjudge_ray.config import ClusterConfig, ConfigError
 
 
 @given(st.dictionaries(st.integers(0, 63), st.integers(0, 40)), st.integers(1, 17))
 def test_every_pending_task_is_in_one_batch_and_only_the_last_batch_is_small(pending: dict[int, int], size: int):
-    blocks = pipeline._shards(pending, size)
+    blocks = judges._shards(pending, size)
     ranges = [(s["bucket"], i) for block in blocks for s in block for i in range(s["start"], s["stop"])]
     assert ranges == [(bucket, i) for bucket, count in sorted(pending.items()) for i in range(count)]
     sizes = [sum(s["stop"] - s["start"] for s in block) for block in blocks]
@@ -25,4 +24,4 @@ def test_more_replicas_than_a_local_cluster_has_room_for_are_refused_instead_of_
         (ClusterConfig(gpus_per_replica=1), "1 replicas need 1 GPUs"),
     ):
         with pytest.raises(ConfigError, match=says):
-            pipeline._refuse_too_small(cluster)
+            session._refuse_too_small(cluster)

@@ -1,0 +1,100 @@
+"""Joining a Ray cluster, or starting a local one that ends with this process."""
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+import ray.data
+
+from trustjudge_ray.config import ClusterConfig, ConfigError
+
+LIGHT = {"num_cpus": 0.5}
+"""What reading and writing take beside the judges."""
+
+_LOCAL_ENVIRONMENT = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # Ray's C++ parts print into the user's terminal; errors come as exceptions
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",  # starting a worker anew costs seconds
+    "RAY_worker_niceness": "0",  # Ray's 15 leaves a judge on a CPU 4 % of a core that anything else wants
+}
+"""For the processes of a local Ray, where the user's environment does not say otherwise."""
+_REMARK = b"Set ray log level from environment variable"
+
+
+def start(cluster: ClusterConfig) -> None:
+    """Join the cluster that is configured or that started this job; otherwise start a local one, which ends with
+    this process however it ends."""
+    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    if ray.is_initialized():
+        pass
+    elif address:
+        ray.init(address=address, **quiet)
+    else:
+        for name, value in _LOCAL_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        memory = int(cluster.object_store_gb * 2**30) if cluster.object_store_gb else None
+        with _without_remark():
+            ray.init(
+                num_cpus=cluster.num_cpus or max(os.cpu_count() or 1, math.ceil(_judge_cpus(cluster)) + 1),
+                include_dashboard=False,
+                object_store_memory=memory,
+                **quiet,
+            )
+        try:
+            _refuse_too_small(cluster)
+        except ConfigError:
+            stop()
+            raise
+    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own, which exits without a word
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised, and told in one message
+
+
+@contextlib.contextmanager
+def _without_remark() -> Iterator[None]:
+    """Take one line out of standard error: Ray's C++ remark that RAY_BACKEND_LOG_LEVEL is set. The rest follows."""
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            said.seek(0)
+            os.write(2, b"".join(line for line in said if _REMARK not in line))
+
+
+def _judge_cpus(cluster: ClusterConfig) -> float:
+    return cluster.replicas * cluster.cpus_per_replica
+
+
+def _refuse_too_small(cluster: ClusterConfig) -> None:
+    """Ray would wait for ever for what a local cluster does not have, or if judges held every CPU."""
+    have = ray.cluster_resources()
+    needs = {"CPU": _judge_cpus(cluster) + LIGHT["num_cpus"], "GPU": cluster.replicas * cluster.gpus_per_replica}
+    for kind, need in needs.items():
+        if need > have.get(kind, 0.0):
+            raise ConfigError(
+                f"cluster: {cluster.replicas} replicas need {need:g} {kind}s (with {LIGHT['num_cpus']:g} CPUs to read "
+                f"and write), this machine's Ray has {have.get(kind, 0.0):g}; lower cluster.replicas or "
+                f"cluster.{kind.lower()}s_per_replica, or join a larger cluster with cluster.address"
+            )
+
+
+def stop() -> None:
+    """Leave the cluster; a local one ends."""
+    if ray.is_initialized():
+        ray.shutdown()
