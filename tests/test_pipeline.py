@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustjudge_ray.config import ClusterConfig, ConfigError
+from trustjudge_ray.pipeline import judges, session
 
 
 @given(st.dictionaries(st.integers(0, 63), st.integers(0, 40)), st.integers(1, 17))
