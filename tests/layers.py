@@ -4,7 +4,10 @@ import ast
 from pathlib import Path
 
 HEAVY = {
-    "ray": {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges"},
+    "ray": {
+        *("pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"),
+        *("pipeline.watch", "pipeline.metrics", "pipeline.placement"),
+    },
     "vllm": {"judging.vllm_engine"},
     "torch": {"judging.embedded"},
     "transformers": {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.preview"},
@@ -31,7 +34,8 @@ ALLOWED = {"judging.plan": {"random"}}
 """`judging.plan` draws designs from a generator seeded by the plan's own seed."""
 
 EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}
-EDGES |= {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges"}
+EDGES |= {"files", "judgment_store", "lease", "lease_files"}
+EDGES |= {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"}
 EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial"}
 EDGES |= {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.openai_http"}
 

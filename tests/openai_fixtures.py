@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -26,6 +27,7 @@ from trustjudge_ray.identity import joined_hash
 from trustjudge_ray.judging.protocols import Protocol
 
 KEY_NAME, KEY = "TRUSTJUDGE_TEST_KEY", "sk-test-0123456789abcdef"
+SERVED_CONTEXT = 1024
 LISTED = [("4", -0.7), (" 4", -2.5), ("5", -1.5), ("A", -2.5), ("B", -3.0), ("The", -4.0)]
 """What the canned endpoint says of every first token: labels 1, 2, 3 and C are not listed."""
 
@@ -53,6 +55,22 @@ def chat_answer(listed: Any = LISTED, said: str = "4") -> Canned:
     first = {"token": entries[0]["token"], "logprob": entries[0]["logprob"], "top_logprobs": entries}
     choice = {"index": 0, "finish_reason": "stop", "message": {"content": said}, "logprobs": {"content": [first]}}
     return Canned({"choices": [choice], "usage": {"prompt_tokens": 50, "prompt_tokens_details": {"cached_tokens": 16}}})
+
+
+def rationale_answer(
+    said: str | None = "It names the cause.", finish: str | None = "stop", listed: bool = True, **message: Any
+) -> Canned:
+    """A chat answer that writes `said`; each word is a token of log-probability −0.5, listed or not."""
+    tokens = [{"token": word, "logprob": -0.5, "top_logprobs": []} for word in re.findall(r"\s*\S+", said or "")]
+    choice = {"finish_reason": finish, "message": {"content": said} | message}
+    choice |= {"logprobs": {"content": tokens}} if listed else {}
+    return Canned({"choices": [choice], "usage": {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": 8}}})
+
+
+def written_answer(ids: list[int], said: str, finish: str = "stop", logprob: float = -0.5) -> Canned:
+    """What a vLLM server gives for a request to write, on the route completions."""
+    logprobs = {"tokens": [f"token_id:{i}" for i in ids], "token_logprobs": [logprob] * len(ids)}
+    return Canned({"choices": [{"text": said, "finish_reason": finish, "logprobs": logprobs}]})
 
 
 def completion_answer(listed: dict[str, float | None]) -> Canned:
@@ -155,8 +173,8 @@ class VllmServer:
 
 @pytest.fixture(scope="session")
 def vllm_server() -> Iterator[VllmServer]:
-    """The server in float32 with a context of 256 tokens, as `engine_judge`; it wants the key KEY."""
-    with serving("float32", 256) as found:
+    """The server in float32, as `engine_judge`, with a context that takes a rationale; it wants the key KEY."""
+    with serving("float32", SERVED_CONTEXT) as found:
         yield found
 
 
@@ -177,6 +195,7 @@ class serving:
         command += ["--dtype", self._dtype, "--max-model-len", str(self._context), "--enforce-eager"]
         command += ["--hf-overrides", json.dumps({"head_dtype": "float32"})] if self._dtype != "float32" else []
         command += ["--kv-cache-memory-bytes", str(2**28), "--block-size", "32", "--max-num-seqs", "16"]
+        command += ["--no-enable-chunked-prefill"]  # on a CPU, a seed and a prompt computed in two steps end the server
         quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": KEY}
         environment = os.environ | cpu_environment() | quiet
         environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)

@@ -71,3 +71,19 @@ def test_the_gpu_check_says_what_it_cannot_do_here_and_how_to_go_on():
         command = [sys.executable, str(script), "--cpu", "--small", "--only", check]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         assert (done.returncode, json.loads(done.stdout.splitlines()[-1])) == (0, {"gpu_check": {check: None}})
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_memory_is_measured_of_the_driver_the_judge_and_the_other_workers():
+    figures = last_line("memory", "--small")
+    assert min(figures[f"{part}_mb"] for part in ("driver", "judge", "worker")) > 10
+    assert figures["ratio"] == max(figures[f"{part}_ratio"] for part in ("driver", "judge", "worker"))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_finished_run_judges_nothing_and_a_new_model_exactly_its_own():
+    figures = last_line("resume", "--small")
+    assert (figures["judged"], figures["added"]) == (0, 4 * (1 + 2 * 20))
+    assert figures["tasks_per_second"] > 0

@@ -58,6 +58,9 @@ def test_validate_reads_every_awkward_file_of_the_shared_inputs(tmp_path):
         (["judge", "{config}", "judge.model=/no/such/model"], 1, "/no/such/model"),
         (["judge", "{config}", "protocols=[score-7]"], 2, "score-7"),
         (["evaluate", "{nothing}"], 1, "config.yaml"),
+        (["retry", "{nothing}"], 1, "not a run folder"),
+        (["retry", "{nothing}", "--reason", "empty_response"], 2, "mend the corpus"),
+        (["retry", "{nothing}", "--reason", "late"], 2, "one of too_long"),
         (["import", "battles", "missing.jsonl", "--out", "{nothing}"], 1, "missing.jsonl"),
         (["nonsense"], 2, "nonsense"),
     ],
@@ -71,6 +74,25 @@ def test_a_mistake_is_one_message_and_a_status_never_a_traceback(tmp_path, args,
     assert "Traceback" not in done.stderr
 
 
+COMMANDS = ("doctor", "evaluate", "import", "judge", "plan", "report", "retry", "run", "show", "validate")
+
+
+def test_help_names_every_command_and_each_says_what_it_does():
+    """A command that was written and not registered is missing for the user only."""
+    from click.testing import CliRunner
+
+    from trustjudge_ray.cli import cli
+
+    assert sorted(cli.commands) == list(COMMANDS)
+    said = CliRunner().invoke(cli, ["--help"], prog_name="trustjudge").output
+    assert "trustjudge run configs/demo.yaml" in said
+    for name in COMMANDS:
+        assert f"\n  {name} " in said
+        shown = CliRunner().invoke(cli, [name, "--help"])
+        assert (shown.exit_code, shown.output.count("Usage:")) == (0, 1)
+    assert "trustjudge retry runs/demo" in CliRunner().invoke(cli, ["retry", "--help"]).output
+
+
 @pytest.mark.ray
 def test_run_judges_reports_and_says_so_when_nothing_is_left(tmp_path):
     corpus = write_corpus(tmp_path / "a.jsonl", rows(3, ["m1", "m2", "m3"]))
@@ -82,3 +104,18 @@ def test_run_judges_reports_and_says_so_when_nothing_is_left(tmp_path):
     second = trustjudge("run", path)
     assert "nothing to judge: all 27 judgments are there" in second.stderr
     assert (tmp_path / "run" / "report.txt").read_text() in second.stdout
+
+
+@pytest.mark.ray
+def test_a_budget_ends_a_run_with_status_1_and_the_same_command_goes_on(tmp_path):
+    corpus = write_corpus(tmp_path / "a.jsonl", rows(3, ["m1", "m2", "m3"]))
+    path = config_file(tmp_path, {"paths": [str(corpus)]}, judge={"engine": "scripted"}, run={"max_judgments": 20})
+    first = trustjudge("run", path, "--json")
+    assert first.returncode == 1
+    (said,) = [line for line in first.stderr.splitlines() if line.startswith("error: ")]
+    assert "run.max_judgments is 20: 20 judgments were made in this start and 7 are left" in said
+    assert "nothing to judge" not in first.stderr
+    assert json.loads(first.stdout.splitlines()[-1])["left"] == 7
+    second = trustjudge("run", path, "--json")
+    assert second.returncode == 0, second.stderr
+    assert json.loads(second.stdout.splitlines()[-1])["now"] == 7

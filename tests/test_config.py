@@ -27,6 +27,13 @@ def test_a_file_with_only_a_corpus_is_a_configuration():
         (SMALL + "judge: {engine: scripted, name: GPT-5}", "a scripted judge's name starts with 'scripted'"),
         (SMALL + "judges: [{model: a/x}, {model: b/x}]", r"two are called the same in \['x', 'x'\]"),
         (SMALL + "judge: {model: a}\njudges: [{model: b}]", "`judge` and `judges` are both given"),
+        (SMALL + "cluster: {max_replicas: 2, replicas: 3}", r"cluster\.max_replicas: got 2; cluster\.replicas or more"),
+        (SMALL + "cluster: {placement: rack}", r"cluster\.placement: got 'rack'; one of \['node', 'pack', 'spread'\]"),
+        (SMALL + "cluster: {placement: pack, gpus_per_replica: 1}", r"cluster\.placement: got 'pack'; 'node', as"),
+        (SMALL + "cluster: {gpus_per_replica: 2}", r"cluster\.gpus_per_replica: got 2; .*splits the model over 1: 1"),
+        (SMALL + "cluster: {gpus_per_replica: 1, tensor_parallel: 4}", r"gpus_per_replica: got 1; .*over 4"),
+        (SMALL + "cluster: {gpus_per_replica: 0.5, tensor_parallel: 2}", r"gpus_per_replica: got 0\.5; .*over 2"),
+        (SMALL + "run: {engine_deaths: 0}", r"run\.engine_deaths: got 0; 1 or more"),
         ("- just a list", "a configuration is a mapping"),
         ("a: [", "not readable as YAML"),
         (SMALL + "judge: 5", r"judge: got 5; a mapping with"),
@@ -35,6 +42,19 @@ def test_a_file_with_only_a_corpus_is_a_configuration():
 def test_a_wrong_configuration_is_one_message_that_names_the_key(text, message):
     with pytest.raises(config.ConfigError, match=message):
         config.loads(text, "my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "engine_args"),
+    [
+        ("{gpus_per_replica: 0.5}", "{}"),
+        ("{gpus_per_replica: 4, tensor_parallel: 4}", "{}"),
+        ("{gpus_per_replica: 8, tensor_parallel: 4, placement: pack}", "{pipeline_parallel_size: 2}"),
+        ("{tensor_parallel: 2}", "{}"),
+    ],
+)
+def test_as_many_gpus_as_the_model_is_split_over_are_accepted(cluster: str, engine_args: str):
+    config.loads(SMALL + f"cluster: {cluster}\njudge: {{engine_args: {engine_args}}}\n")
 
 
 def test_overrides_change_values_and_keep_leading_zeros():

@@ -1,19 +1,15 @@
 """Sudden death in mid-run, then the same command again: complete, each judgment once, nothing left over."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
-import psutil
 import pytest
 from corpora import protocol_files, rows, write_corpus
+from drivers import Driver
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -22,66 +18,10 @@ TASKS = QUESTIONS * (3 + 6)
 SENTENCE = "stopped; what was judged is saved: the same command goes on from there"
 
 
-class Driver:
-    """A `trustjudge judge` with a process group of its own, as a terminal gives it one."""
-
-    def __init__(self, config: Path) -> None:
-        self._mark = uuid.uuid4().hex
-        line = [sys.executable, "-m", "trustjudge_ray", "judge", str(config), "--json"]
-        self.process = subprocess.Popen(
-            line,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"TRUSTJUDGE_TEST": self._mark},
-        )
-        self._heard = ""
-
-    def wait_for_line(self, start: str) -> None:
-        """Until it says so on standard error."""
-        assert self.process.stderr
-        while line := self.process.stderr.readline():
-            self._heard += line
-            if line.startswith(start):
-                return
-        raise AssertionError(f"it never said {start!r}: {self._heard}")
-
-    def wait_for_parts(self, run: Path, parts: int = 3) -> None:
-        """Until so many more parts are written."""
-        deadline, before = time.monotonic() + 200, len(part_files(run))
-        while len(part_files(run)) < before + parts:
-            assert self.process.poll() is None, self.end()
-            assert time.monotonic() < deadline, "no parts were written"
-            time.sleep(0.02)
-
-    def signal(self, number: int) -> None:
-        """What the terminal does on Ctrl-C, or another sender: to the driver and, for SIGINT, to its whole group."""
-        if number == signal.SIGINT:
-            os.killpg(self.process.pid, number)
-        else:
-            self.process.send_signal(number)
-
-    def end(self) -> tuple[int, str, str]:
-        """Exit status, standard output and standard error, when it has ended."""
-        out, said = self.process.communicate(timeout=250)
-        return self.process.returncode, out, self._heard + said
-
-    def started(self) -> list[psutil.Process]:
-        """Every process that it started, and those that they started, whoever is their parent now."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.pid != self.process.pid and process.environ().get("TRUSTJUDGE_TEST") == self._mark:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
-
-    def leaves_nothing(self) -> None:
-        """Fails if a process that it started is alive a minute after its end."""
-        _, alive = psutil.wait_procs(self.started(), timeout=60)
-        assert [" ".join(process.cmdline())[:100] for process in alive] == []
+def wait_for_parts(driver: Driver, run: Path, parts: int = 3) -> None:
+    """Until so many more parts are written."""
+    before = len(part_files(run))
+    driver.wait_until(lambda: len(part_files(run)) >= before + parts, f"{parts} more parts")
 
 
 @pytest.fixture
@@ -98,14 +38,12 @@ def begin(tmp_path: Path) -> Iterator[Callable[[], Driver]]:
     drivers: list[Driver] = []
 
     def new() -> Driver:
-        drivers.append(Driver(tmp_path / "config.yaml"))
+        drivers.append(Driver("judge", str(tmp_path / "config.yaml"), "--json"))
         return drivers[-1]
 
     yield new
     for driver in drivers:
-        if driver.process.poll() is None:
-            driver.process.kill()
-            driver.process.communicate()
+        driver.give_up()
 
 
 def part_files(run: Path) -> list[Path]:
@@ -135,7 +73,7 @@ def test_whatever_dies_the_same_command_judges_only_what_was_not_committed(tmp_p
     run = tmp_path / "run"
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
         driver = begin()
-        driver.wait_for_parts(run)
+        wait_for_parts(driver, run)
         driver.signal(number)
         code, out, said = driver.end()
         assert (code, out) == (status, ""), said
@@ -149,7 +87,7 @@ def test_whatever_dies_the_same_command_judges_only_what_was_not_committed(tmp_p
     assert 0 < before.height < TASKS
     (run / "judgments" / f"part-x.parquet.tmp-{uuid.uuid4().hex}").write_bytes(b"half")
     driver = begin()
-    driver.wait_for_parts(run, 1)
+    wait_for_parts(driver, run, 1)
     kill_the_judge(driver)
     code, out, said = driver.end()
     assert code == 0, said

@@ -380,11 +380,6 @@ def test_null_leaves_out_a_field_and_others_are_added(endpoint):
     assert request["body"]["max_completion_tokens"] == 1
 
 
-def test_a_protocol_that_writes_first_is_refused(endpoint):
-    with pytest.raises(JudgeError, match="score-5-rationale.*without a rationale"):
-        openai_api.identity(settings(endpoint), [protocols.load("score-5-rationale")])
-
-
 def command_line(tmp_path: Path, endpoint: CannedEndpoint, *more: str) -> subprocess.CompletedProcess:
     write_corpus(tmp_path / "corpus.jsonl", rows(3, ["m1", "m2"]))
     judge = {"engine": "openai_api", "model": "gpt-x", "base_url": endpoint.url, "api_key_env": KEY_NAME}
@@ -451,9 +446,13 @@ SERVED = {name: ENGINE_PROTOCOLS[name] for name in ("engine-5", "engine-compare"
 
 @pytest.mark.engine
 @pytest.mark.slow
-def test_the_endpoint_and_the_engine_agree_on_every_label_that_both_report(engine_judge, vllm_server):
+@pytest.mark.parametrize("asks_for_labels", [True, False])
+def test_the_endpoint_and_the_engine_agree_on_every_label_that_both_report(engine_judge, vllm_server, asks_for_labels):
+    """Asked for the labels' tokens a vLLM server reports all of them; else the 20 most probable tokens."""
     assert len(ENGINE_TASKS) == 48
-    through = ask(OpenAiJudge(vllm_server.judge(route="completions"), SERVED), ENGINE_TASKS)
+    arguments = {} if asks_for_labels else {"logprob_token_ids": None}
+    judge = OpenAiJudge(vllm_server.judge(route="completions", engine_args=arguments), SERVED)
+    through = ask(judge, ENGINE_TASKS)
     direct = ask(engine_judge, ENGINE_TASKS)
     gaps, missing = [], 0
     for row, a, b in zip(ENGINE_TASKS, direct, through, strict=True):
@@ -461,12 +460,13 @@ def test_the_endpoint_and_the_engine_agree_on_every_label_that_both_report(engin
         assert a.prompt_tokens == b.prompt_tokens
         missing += sum(x is None for x in b.label_logprobs)
         gaps += [abs(x - y) for x, y in zip(a.label_logprobs, b.label_logprobs, strict=True) if y is not None]
-        if row["protocol"] == "engine-5":  # one spelling a label; ` A` beside `A` may not be listed
+        if asks_for_labels or row["protocol"] == "engine-5":  # one spelling a label; ` A` may not be listed
             assert list(b.label_logprobs) == pytest.approx(list(a.label_logprobs), abs=1e-4)
         assert all(y is None or y <= x + 1e-4 for x, y in zip(a.label_logprobs, b.label_logprobs, strict=True))
     print(f"\nfloat32: {len(gaps)} labels, largest difference {max(gaps):.2e}, {missing} not listed")
     assert len(gaps) > 96
     assert max(gaps) < 1e-3
+    assert missing == 0 or not asks_for_labels
 
 
 @pytest.mark.engine

@@ -146,7 +146,13 @@ def test_what_the_judge_may_write_is_counted_up_to_its_budget(tmp_path):
 def test_hours_and_cost_come_from_stated_rates_only(tmp_path):
     given = tree(tmp_path)
     assert judge_of(estimated(tmp_path, given))["hours"] is None
-    cluster = {"tokens_per_second": 100.0, "replicas": 2, "gpus_per_replica": 4, "price_per_gpu_hour": 2.0}
+    cluster = {
+        "tokens_per_second": 100.0,
+        "replicas": 2,
+        "gpus_per_replica": 4,
+        "tensor_parallel": 4,
+        "price_per_gpu_hour": 2.0,
+    }
     found = judge_of(estimated(tmp_path, given | {"cluster": cluster}))
     hours = sum(t["computed"] for t in found["tokens"].values()) / 100 / 3600
     assert found["hours"] == pytest.approx({"replica": hours, "clock": hours / 2, "gpu": 4 * hours})

@@ -1,10 +1,14 @@
 """The whole way through with the scripted judge, on a real Ray."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+import yaml
 from corpora import protocol_files, rows, write_corpus
 
 from trustjudge_ray import config, runs
@@ -124,6 +128,79 @@ def test_a_corpus_of_one_row_reports_what_it_can(tmp_path, local_ray):
     assert "no cases" in text
 
 
+def test_a_budget_of_judgments_is_kept_to_the_letter_and_the_next_start_goes_on(tmp_path, local_ray):
+    corpus = rows(6, ["m1", "m2", "m3"])
+    stopped, text = runs.run(loaded(tmp_path, corpus, ["run.max_judgments=20", "run.batch_size=8"]), lambda *_: None)
+    run = tmp_path / "run"
+    assert (stopped.now, stopped.left, stopped.statuses, stopped.over_limit) == (20, 34, {"ok": 20}, [])
+    assert stopped.stopped == (
+        "run.max_judgments is 20: 20 judgments were made in this start and 34 are left; everything judged is saved, "
+        "the same command goes on from there"
+    )
+    assert "34 of 54 judgments of this run are not made yet" in text
+    assert json.loads((run / "manifest.json").read_text())["left"] == 34
+    assert sum(pl.read_parquet(p).height for p in (run / "judgments").rglob("*.parquet")) == 20
+    again = runs.judge(loaded(tmp_path, corpus, ["run.max_judgments=34"]), lambda *_: None)
+    assert (again.now, again.reused, again.left, again.stopped) == (34, 20, 0, None)
+    (tmp_path / "free").mkdir()
+    free = loaded(tmp_path / "free", corpus)
+    runs.judge(free, lambda *_: None)
+    kept = [runs.folder_of(each).judgments()[0] for each in (loaded(tmp_path, corpus), free)]
+    assert kept[0].equals(kept[1]), "a run that was stopped ends with the judgments of one that was not"
+
+
+def test_a_budget_is_shared_by_judges_so_that_both_judge_the_same_questions(tmp_path, local_ray):
+    given = loaded(tmp_path, rows(12, ["m1", "m2"]), ["run.max_judgments=24"])
+    given.config.judges = [given.config.judge, replace(given.config.judge, name="scripted-2", scripted={"noise": 1})]
+    given.config.judge = None
+    stopped = runs.judge(given, lambda *_: None)
+    judgments = runs.folder_of(given).judgments()[0]
+    questions = {judge: set(part["question_id"]) for (judge,), part in judgments.group_by("judge")}
+    assert (stopped.now, stopped.left, len(questions)) == (24, 2 * 12 * 4 - 24, 2)
+    first, second = sorted(questions.values(), key=len, reverse=True)
+    assert second <= first
+
+
+def test_progress_is_told_with_what_was_reused_and_ends(tmp_path, local_ray):
+    told: list[dict] = []
+    given = loaded(tmp_path, rows(6, ["m1", "m2", "m3"]))
+    for _ in range(2):
+        runs.judge(
+            given,
+            lambda _, progress: told.append(progress.figures() | {"end": progress.finished}) if progress else None,
+        )
+    ends = [each for each in told if each["end"]]
+    assert [(e["judged"], e["total"], e["failed"], e["reused"]) for e in ends] == [(54, 54, 0, 0), (0, 0, 0, 54)]
+
+
+COST = """
+import json, sys, ray
+from trustjudge_ray import config, runs
+ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
+judged = runs.judge(config.load(sys.argv[1]), lambda *_: None)
+print(json.dumps({"now": judged.now, "left": judged.left, "stopped": judged.stopped, "cost": judged.manifest["cost"]}))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_stops_before_its_cost_is_passed_and_keeps_what_it_has_judged(tmp_path):
+    """A GPU that is none, at a price at which the money lasts for a part of 40 batches."""
+    given = loaded(tmp_path, rows(40, ["m1", "m2"]))
+    tree = yaml.safe_load(given.unresolved_yaml)
+    tree["judge"]["scripted"] = {"seconds_per_batch": 0.5}
+    tree["cluster"] = {"gpus_per_replica": 1, "price_per_gpu_hour": 360.0}
+    tree["run"] = {"batch_size": 4, "max_cost": 1.5}
+    (tmp_path / "config.yaml").write_text(json.dumps(tree))
+    command = [sys.executable, "-c", COST, str(tmp_path / "config.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    saved = sum(pl.read_parquet(p).height for p in (tmp_path / "run" / "judgments").rglob("*.parquet"))
+    assert 0 < found["now"] == saved == 160 - found["left"] < 160
+    assert found["stopped"].startswith("run.max_cost is 1.5, of which 1.")
+    assert found["cost"] <= 1.5
+
+
 def test_limit_takes_the_first_questions(tmp_path, local_ray):
     judged, _ = whole(loaded(tmp_path, rows(12, ["m1", "m2"]), ["run.limit=3"]))
     assert judged.tasks == 3 * 4
@@ -194,7 +271,7 @@ def test_the_manifest_is_written_last_and_times_every_step(tmp_path, local_ray):
     newest = max((p for p in run.rglob("*") if p.is_file()), key=lambda p: p.stat().st_mtime_ns)
     assert newest.name == "manifest.json"
     seconds = json.loads(newest.read_text())["seconds"]
-    assert list(seconds) == ["start", "read", "plan", "judge", "evaluate", "report"]
+    assert list(seconds) == ["start", "read", "plan", "judge", "count", "evaluate", "report"]
 
 
 def test_a_misspelt_anchor_is_refused(tmp_path, local_ray):

@@ -5,7 +5,6 @@ memory: what a run folder keeps is the file as it was written (`unresolved_yaml`
 """
 
 import difflib
-import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_origin
@@ -13,12 +12,11 @@ from typing import Any, get_origin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trustjudge_ray import config_values
+from trustjudge_ray.config_values import ConfigError as ConfigError
+
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 """The model behind `judge.model: embedded`."""
-
-
-class ConfigError(ValueError):
-    """A configuration cannot be used: names the file, the key, what it got and what would be right."""
 
 
 @dataclass
@@ -93,7 +91,7 @@ class JudgeConfig:
     """Requests of one replica that are under way at once; run.batch_size should be a few times as large."""
     scripted: dict[str, Any] = field(default_factory=dict)
     """Of the scripted judge: quality {model: 0..1}, position_bias, intransitivity, noise, rationale (in words),
-    failure_rate, seconds_per_batch."""
+    failure_rate, poison, seconds_per_batch."""
 
 
 @dataclass
@@ -123,8 +121,16 @@ class RunConfig:
     """Highest share of judge-side failures, overall and for each model, before `run` exits with 1."""
     limit: int | None = None
     """Only the first so many questions (by id order of the corpus's hash; for trying things out)."""
+    max_judgments: int | None = None
+    """At most so many judgments are asked of judges in one start; what is reused is free. A run that stops for this
+    saves everything and exits with 1; started again, it goes on."""
+    max_cost: float | None = None
+    """What one start may cost at `cluster.price_per_gpu_hour`, counted from the start of the engines for all replicas
+    that there may be. No batch is begun that would take the cost over it."""
     batch_size: int = 64
     """Judgments handed to an engine at once, and written as one part."""
+    engine_deaths: int = 2
+    """How often the engine may die on a judgment that it was given alone before that becomes a failed row."""
 
 
 @dataclass
@@ -137,8 +143,16 @@ class ClusterConfig:
     max_replicas: int | None = None
     """With more than `replicas`, the pool grows and shrinks between the two."""
     gpus_per_replica: float = 0.0
+    """GPUs of one replica, as many as tensor_parallel; less than 1 where several replicas share a GPU."""
     cpus_per_replica: float = 1.0
     tensor_parallel: int = 1
+    """GPUs over which a model is split."""
+    batches_in_flight: int = 4
+    """Batches of `run.batch_size` that a vLLM judge works on at once: while the last of one are judged, those of the
+    next keep the engine full."""
+    placement: str = "node"
+    """Where a replica of several GPUs runs: `node`, all on one machine; `pack`, on as few machines as have room;
+    `spread`, over many. Across machines vLLM's workers are Ray's (not tried on GPUs)."""
     num_cpus: int | None = None
     """Size of a local cluster; by default this machine's."""
     tokens_per_second: float | None = None
@@ -215,27 +229,6 @@ class Config:
         return self.judges or [self.judge or JudgeConfig()]
 
 
-_SECRET = re.compile(r"^key$|(access|api)_?key|secret|token(?!iz)|password|credential", re.IGNORECASE)
-"""Names of storage options and engine arguments whose value is never written to a run folder."""
-
-_CHOICES = {
-    "corpus.format": ("flat", "trustjudge"),
-    "judge.engine": ("vllm", "openai_api", "scripted"),
-    "judge.route": ("chat", "completions"),
-    "judge.distribution": ("logprobs", "sampled"),
-    "judge.dtype": ("bfloat16", "float16", "float32"),
-    "judge.head_dtype": ("bfloat16", "float16", "float32"),
-    "judge.on_overflow": ("truncate", "fail"),
-    "plan.design": ("full", "blocks", "matching", "anchor"),
-    "plan.orders": ("both", "one"),
-    "analysis.identical": ("exclude", "include"),
-    "analysis.on_empty": ("exclude", "lose"),
-}
-
-
-_RULES = {"score_rules": AnalysisConfig().score_rules, "verdict_rules": AnalysisConfig().verdict_rules}
-
-
 @dataclass(frozen=True)
 class LoadedConfig:
     """A configuration and the file text it came from, with references unresolved."""
@@ -268,7 +261,7 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
         raise ConfigError(f"{source}: not readable as YAML: {error}") from error
     if not isinstance(written, DictConfig):
         raise ConfigError(f"{source}: a configuration is a mapping with sections such as `corpus:`")
-    changes = _override_tree(overrides or [])
+    changes = config_values.override_tree(overrides or [])
     for tree, where in ((written, source), (changes, "override")):
         _refuse_unknown(OmegaConf.to_container(tree, resolve=False), Config, where, "")
     try:
@@ -279,11 +272,10 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
     assert isinstance(config, Config)
     if config.judge and config.judges:
         raise ConfigError(f"{source}: `judge` and `judges` are both given; use one of them")
-    _refuse_bad_values(config, source)
+    config_values.refuse_bad_values(config, [judge_name(judge) for judge in config.all_judges], source)
     kept = OmegaConf.to_container(OmegaConf.merge(written, changes), resolve=False)
-    for holder, key in _may_hold_secrets(kept if isinstance(kept, dict) else {}):
-        holder[key] = _without_secrets(holder[key])
-    unresolved = OmegaConf.to_yaml(OmegaConf.create(kept), resolve=False)
+    shown = config_values.without_secrets(kept if isinstance(kept, dict) else {})
+    unresolved = OmegaConf.to_yaml(OmegaConf.create(shown), resolve=False)
     return LoadedConfig(config, unresolved, source)
 
 
@@ -305,42 +297,9 @@ def load_judges(text: str, source: str) -> list[JudgeConfig]:
 
 def storage_options(overrides: list[str]) -> dict[str, Any]:
     """The `storage_options` among overrides, for commands that have a run folder and no configuration file."""
-    section = _override_tree(overrides).get("storage_options")
+    section = config_values.override_tree(overrides).get("storage_options")
     found = OmegaConf.to_container(section, resolve=True) if section is not None else {}
     return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
-
-
-def _override_tree(overrides: list[str]) -> DictConfig:
-    """`a.b=1` as a tree. Values are YAML, except that a leading zero keeps a value text (`007` is no 7)."""
-    tree = OmegaConf.create({})
-    for item in overrides:
-        key, sep, value = item.partition("=")
-        if not sep or not key:
-            raise ConfigError(f"override '{item}': write key=value, for example plan.block=4")
-        plain = value.strip()
-        if plain.isdigit() and len(plain) > 1 and plain.startswith("0"):
-            parsed: Any = plain
-        else:
-            try:
-                parsed = OmegaConf.to_container(OmegaConf.create(f"v: {value}"), resolve=False)["v"]  # type: ignore
-            except Exception as error:
-                raise ConfigError(f"override '{item}': value is not YAML: {error}") from error
-        OmegaConf.update(tree, key, parsed, force_add=True)
-    return tree
-
-
-def _may_hold_secrets(tree: dict[Any, Any]) -> list[tuple[dict[Any, Any], str]]:
-    judges = [tree.get("judge"), *(tree.get("judges") or [])]
-    holders = [(tree, "storage_options"), *((j, "engine_args") for j in judges if isinstance(j, dict))]
-    return [(holder, key) for holder, key in holders if key in holder]
-
-
-def _without_secrets(value: Any, name: str = "") -> Any:
-    """Storage options as a run folder may keep them: a credential written out in clear becomes `(not kept)`."""
-    if isinstance(value, dict):
-        return {key: _without_secrets(inner, str(key)) for key, inner in value.items()}
-    secret = _SECRET.search(name) and isinstance(value, str) and not value.startswith("${")
-    return "(not kept)" if secret else value
 
 
 def _refuse_unknown(tree: Any, cls: type, source: str, prefix: str) -> None:
@@ -370,58 +329,6 @@ def _nested(kind: Any, value: Any) -> list[tuple[type, list[Any]]]:
     if isinstance(kind, type) and is_dataclass(kind):
         return [(kind, [value])]
     return []
-
-
-def _refuse_bad_values(config: Config, source: str) -> None:
-    for key, choices in _CHOICES.items():
-        section, name = key.split(".")
-        holders = config.all_judges if section == "judge" else [getattr(config, section)]
-        for holder in holders:
-            value = getattr(holder, name)
-            if value not in choices:
-                raise ConfigError(f"{source}: {key}: got {value!r}; one of {list(choices)}")
-    checks = [
-        ("corpus.paths", config.corpus.paths != [], "at least one file, folder or glob"),
-        ("run.max_failure_rate", 0 <= config.run.max_failure_rate <= 1, "a share from 0 to 1"),
-        ("run.batch_size", config.run.batch_size > 0, "1 or more"),
-        ("run.limit", config.run.limit is None or config.run.limit > 0, "1 or more, or nothing"),
-        ("plan.block", config.plan.block >= 2, "2 or more"),
-        ("plan.rounds", config.plan.rounds >= 1, "1 or more"),
-        ("plan.repeat", config.plan.repeat >= 0, "0 or more"),
-        ("plan.repeat_share", 0 <= config.plan.repeat_share <= 1, "a share from 0 to 1"),
-        ("plan.anchor", config.plan.design != "anchor" or config.plan.anchor is not None, "the model to compare with"),
-        ("cluster.replicas", config.cluster.replicas >= 1, "1 or more"),
-        ("cluster.tokens_per_second", _positive(config.cluster.tokens_per_second), "more than 0"),
-        ("cluster.output_tokens_per_second", _positive(config.cluster.output_tokens_per_second), "more than 0"),
-        ("cluster.price_per_gpu_hour", (config.cluster.price_per_gpu_hour or 0) >= 0, "0 or more"),
-        ("analysis.confidence", 0.5 <= config.analysis.confidence < 1, "a share such as 0.95"),
-        ("analysis.k", all(3 <= k <= 8 for k in config.analysis.k), "sizes from 3 to 8"),
-        ("protocols", config.protocols != [], "at least one protocol"),
-    ]
-    for key, fine, right in checks:
-        if not fine:
-            section, _, name = key.partition(".")
-            got = getattr(config, key) if not name else getattr(getattr(config, section), name)
-            raise ConfigError(f"{source}: {key}: got {got!r}; {right}")
-    for key, known in _RULES.items():
-        rules = getattr(config.analysis, key)
-        if not rules or not set(rules) <= set(known):
-            raise ConfigError(f"{source}: analysis.{key}: got {rules!r}; one or more of {list(known)}")
-    for judge in config.all_judges:
-        if judge.engine == "scripted" and not judge_name(judge).startswith("scripted"):
-            raise ConfigError(
-                f"{source}: judge.name: got {judge.name!r}; a scripted judge's name starts with 'scripted', "
-                "so that no table takes it for a model"
-            )
-        if (judge.base_url is None) == (judge.engine == "openai_api") or "@" in (judge.base_url or ""):
-            raise ConfigError(f"{source}: judge.base_url: with engine openai_api only; an address without a password")
-    names = [judge_name(judge) for judge in config.all_judges]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"{source}: judges: two are called the same in {names}; give each a `name`")
-
-
-def _positive(value: float | None) -> bool:
-    return value is None or value > 0
 
 
 def judge_name(judge: JudgeConfig) -> str:

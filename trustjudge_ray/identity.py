@@ -16,13 +16,19 @@ def content_hash(value: Any) -> str:
 
 
 def joined_hash(*parts: str) -> str:
-    """32 hex digits of the SHA-256 of texts, each preceded by its length, so that no two lists collide."""
-    digest = hashlib.sha256()
-    for part in parts:
-        raw = part.encode("utf-8")
-        digest.update(b"%d:" % len(raw))
-        digest.update(raw)
-    return digest.hexdigest()[:32]
+    """32 hex digits of the SHA-256 of `joined` texts."""
+    return hash_of(joined(*parts))
+
+
+def joined(*parts: str) -> bytes:
+    """Texts, each preceded by its length, so that no two lists give the same bytes. What is joined piece by piece is
+    the same as what is joined at once."""
+    return b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode("utf-8") for part in parts))
+
+
+def hash_of(content: bytes) -> str:
+    """32 hex digits of the SHA-256 of bytes."""
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def bucket_of(question_id: str) -> int:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from trustjudge_ray import __version__, imports, ingest
+from trustjudge_ray import __version__, imports, ingest, lease
 from trustjudge_ray.identity import bucket_of
 from trustjudge_ray.judging.base import RunError
 from trustjudge_ray.manifest import forget, git_commit, versions
 from trustjudge_ray.schema import TASKS, check
 from trustjudge_ray.storage import open_binary
-from trustjudge_ray.store import PENDING_TASKS, RunFolder
+from trustjudge_ray.store import LINK, PENDING_TASKS, RunFolder
 
 
 def import_judgments(
@@ -31,9 +31,17 @@ def import_judgments(
     Raises:
         ImportFileError: a file is not of that format; names file, line and what would be right.
         RunError: the folder holds judgments that were not imported.
+        LeaseError: a run works on the folder.
     """
     folder.probe()
-    _refuse_judged(folder)
+    with lease.held(folder):
+        _refuse_judged(folder)
+        return _import(kind, files, folder, judge_name, scale)
+
+
+def _import(
+    kind: str, files: list[str], folder: RunFolder, judge_name: str | None, scale: int | None
+) -> dict[str, Any]:
     options = {"judge": judge_name} | ({"scale": scale} if kind == "trustjudge" else {})
     with contextlib.ExitStack() as opened:
         scratch = RunFolder(opened.enter_context(tempfile.TemporaryDirectory(prefix="trustjudge-import-")))
@@ -65,7 +73,7 @@ def import_judgments(
 def _refuse_judged(folder: RunFolder) -> None:
     """An import replaces an import; it never replaces judgments that were paid for."""
     manifest = folder.read_json("manifest.json") if folder.exists("manifest.json") else {}
-    if folder.exists("judgments") and "imported" not in manifest:
+    if (folder.exists("judgments") or folder.exists(LINK)) and "imported" not in manifest:
         raise RunError(f"{folder.path}: holds judgments that were made here; import into another folder")
 
 

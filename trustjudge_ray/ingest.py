@@ -1,9 +1,15 @@
 """From users' files to the responses of a run folder: read, sort into buckets, settle duplicates.
 
 No Ray here: `validate` calls these one after the other, the pipeline calls them in tasks.
+
+The responses of a question arrive from many files (one for each model). They meet in a staging area of the run folder:
+a task reads its files in small batches and stages parts of at most 64 MB by bucket; then each bucket is read as a
+whole. Memory is bounded by a part, later by a bucket, whatever the size of the corpus, and whichever worker or node
+dies, a task done again overwrites its own parts. Ray Data's shuffles do less: in Ray 2.60 its hash shuffle
+(`repartition(keys=…)`) collects the pieces in aggregator actors that are not restarted, so the death of one ends the
+run; and its sort shuffle keeps a reference for every pair of block and bucket in the driver.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,33 +23,41 @@ from trustjudge_ray.store import RunFolder
 
 STAGING = "ingest"
 _ROWS_A_PART = 50_000
+_BYTES_A_PART = 64 * 2**20
 
 
 def ingest_file(
     path: str, corpus: CorpusConfig, folder: RunFolder, options: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Read one file into the run folder's staging area, by bucket; what it held.
+    """`ingest_files` of one file."""
+    return ingest_files([path], corpus, folder, options)[0]
+
+
+def ingest_files(
+    paths: list[str], corpus: CorpusConfig, folder: RunFolder, options: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Read files into the run folder's staging area, by bucket; what each held. Small files share their parts.
 
     Args:
-        options: storage options of the file, where they are not the folder's.
+        options: storage options of the files, where they are not the folder's.
 
     Returns:
-        `source`, `rows` read, `quarantined`, size and SHA-256 of the file, and the `buckets` it has rows in.
+        Of each file its `source`, `rows` read, `quarantined`, size and SHA-256, and the `buckets` it has rows in.
     """
     options = folder.options if options is None else options
+    staging = _Staging(folder, paths)
+    ledgers = [_ingest(path, corpus, options, staging) for path in paths]
+    staging.write()
+    return ledgers
+
+
+def _ingest(path: str, corpus: CorpusConfig, options: dict[str, Any], staging: "_Staging") -> dict[str, Any]:
     rows = quarantined = 0
     buckets: set[int] = set()
-    rejected: list[pa.Table] = []
-    for number, (responses, quarantine) in enumerate(_large(path, corpus, options)):
+    for responses, quarantine in reader.read(path, corpus.format, dict(corpus.fields), options):
         rows += len(responses)
         quarantined += len(quarantine)
-        if len(quarantine):
-            rejected.append(check(quarantine, QUARANTINE))
-        for bucket, part in _by_bucket(check(responses, PLACED_RESPONSES)):
-            buckets.add(bucket)
-            folder.write_table(f"{STAGING}/bucket={bucket:03d}/part-{joined_hash(path, str(number))}.parquet", part)
-    if rejected:
-        folder.write_table(f"quarantine/file-{joined_hash(path)}.parquet", pa.concat_tables(rejected))
+        buckets |= staging.add(check(responses, PLACED_RESPONSES), check(quarantine, QUARANTINE))
     fingerprint = reader.fingerprint(path, options)
     return {
         "source": path,
@@ -53,6 +67,53 @@ def ingest_file(
         "bytes": fingerprint.size,
         "buckets": sorted(buckets),
     }
+
+
+class _Staging:
+    """Gathers the reader's small batches to parts worth writing, named by the files and their place in them."""
+
+    def __init__(self, folder: RunFolder, paths: list[str]) -> None:
+        self._folder, self._paths = folder, paths
+        self._number = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._responses: list[pa.Table] = []
+        self._buckets: list[int] = []
+        self._rejected: list[pa.Table] = []
+        self._rows = self._bytes = 0
+
+    def add(self, responses: pa.Table, quarantine: pa.Table) -> set[int]:
+        """Take in a batch; the buckets that it has rows in."""
+        buckets = [bucket_of(question_id) for question_id in responses["question_id"].to_pylist()]
+        self._responses.append(responses)
+        self._buckets += buckets
+        self._rejected.append(quarantine)
+        self._rows += len(responses) + len(quarantine)
+        self._bytes += responses.nbytes + quarantine.nbytes
+        if self._rows >= _ROWS_A_PART or self._bytes >= _BYTES_A_PART:
+            self.write()
+        return set(buckets)
+
+    def write(self) -> None:
+        """Write what was taken in, and forget it."""
+        name = joined_hash(*self._paths, str(self._number))
+        if self._buckets:
+            responses = pa.concat_tables(self._responses)
+            for bucket, rows in sorted(self._places().items()):
+                part = responses.take(pa.array(rows))
+                self._folder.write_table(f"{STAGING}/bucket={bucket:03d}/part-{name}.parquet", part)
+        if any(map(len, self._rejected)):
+            self._folder.write_table(f"quarantine/files-{name}.parquet", pa.concat_tables(self._rejected))
+        self._number += 1
+        self._clear()
+
+    def _places(self) -> dict[int, list[int]]:
+        """The rows of each bucket."""
+        places: dict[int, list[int]] = {}
+        for row, bucket in enumerate(self._buckets):
+            places.setdefault(bucket, []).append(row)
+        return places
 
 
 def first_questions(folder: RunFolder, limit: int) -> set[str]:
@@ -81,24 +142,3 @@ def clear(folder: RunFolder) -> None:
     """Forget what an earlier start read: the corpus is read anew each time, judgments stay."""
     for name in (STAGING, "responses", "quarantine", "tasks"):
         folder.remove(name)
-
-
-def _large(path: str, corpus: CorpusConfig, options: dict[str, Any]) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """The reader's small batches gathered to parts worth writing."""
-    responses: list[pa.Table] = []
-    rejected: list[pa.Table] = []
-    for rows, quarantine in reader.read(path, corpus.format, dict(corpus.fields), options):
-        responses.append(rows)
-        rejected.append(quarantine)
-        if sum(map(len, responses)) >= _ROWS_A_PART:
-            yield pa.concat_tables(responses), pa.concat_tables(rejected)
-            responses, rejected = [], []
-    if responses:
-        yield pa.concat_tables(responses), pa.concat_tables(rejected)
-
-
-def _by_bucket(responses: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    where: dict[int, list[int]] = {}
-    for i, question_id in enumerate(responses["question_id"].to_pylist()):
-        where.setdefault(bucket_of(question_id), []).append(i)
-    return ((bucket, responses.take(pa.array(rows))) for bucket, rows in sorted(where.items()))

@@ -9,12 +9,13 @@ from typing import Any
 
 import polars as pl
 
-from trustjudge_ray import __version__
+from trustjudge_ray import __version__, budget
 from trustjudge_ray.config import LoadedConfig
 from trustjudge_ray.identity import content_hash
 from trustjudge_ray.judging import plan, protocols
 from trustjudge_ray.schema import METRICS, RATINGS, SCORES, VERDICTS
 from trustjudge_ray.store import RunFolder
+from trustjudge_ray.tally import Tally
 
 TABLES = {"scores": SCORES, "verdicts": VERDICTS, "metrics": METRICS, "ratings": RATINGS}
 """What `evaluate` writes."""
@@ -55,11 +56,15 @@ def manifest_of(
     asked: list[protocols.Protocol],
     specs: list[plan.Spec],
     sources: list[dict[str, Any]],
-    judgments: pl.DataFrame,
+    found: Tally,
     counts: dict[str, Any],
     clock: Clock,
 ) -> dict[str, Any]:
-    tokens = {n: int(judgments[f"{n}_tokens"].sum() or 0) for n in ("prompt", "cached", "output")}
+    """What a run says about itself.
+
+    `counts`, `tokens` and `truncated` are of all judgments of the run, whenever they were made; `seconds`, `gpu_hours`
+    and `cost` of this start.
+    """
     return {
         "trustjudge_ray": __version__,
         "versions": versions(),
@@ -73,18 +78,26 @@ def manifest_of(
         "judges": identities,
         "specs": {f"{s.judge}/{s.protocol.name}": s.hash for s in specs},
         **counts,
-        "tokens": tokens,
-        "truncated": int(judgments["truncated"].sum() or 0),
+        "further_rows": found.further,
+        "counts": found.statuses,
+        "tokens": found.tokens,
+        "truncated": found.truncated,
         "seconds": clock.seconds,
         "gpu_hours": _gpu_hours(loaded, clock),
-        "cost": None,
+        "cost": cost(loaded, clock),
     }
 
 
 def _gpu_hours(loaded: LoadedConfig, clock: Clock) -> float:
-    """GPU-hours at most: all replicas for as long as judging took. An hour has no price, so `cost` is null."""
+    """GPU-hours at most: all replicas that there may be, for as long as judging took, engine start-up included."""
     cluster = loaded.config.cluster
     return (cluster.max_replicas or cluster.replicas) * cluster.gpus_per_replica * clock.seconds["judge"] / 3600
+
+
+def cost(loaded: LoadedConfig, clock: Clock) -> float | None:
+    """What those GPU-hours cost; None where no price is configured, or no GPU."""
+    hourly = budget.hourly_cost(loaded.config.cluster)
+    return None if hourly is None else hourly * clock.seconds["judge"] / 3600
 
 
 def versions() -> dict[str, str]:

@@ -1,11 +1,15 @@
-"""Findings, estimates and single judgments as people read them in a terminal. Lines of text, nothing else."""
+"""Findings, estimates, single judgments and progress as people read them in a terminal. Lines of text, nothing else."""
 
+import json
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TextIO
 
 from trustjudge_ray.findings import Finding
+from trustjudge_ray.progress import Progress
 
 _LABELS_SHOWN = 10
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -153,3 +157,75 @@ def visible(text: str) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
+
+
+# --- progress --------------------------------------------------------------------------------
+
+
+class ProgressLines:
+    """Says on a stream how far a run is: on a terminal a line every two seconds, elsewhere (the log of a job) one JSON
+    object a minute, whether or not something was judged meanwhile. A last one when judging has ended, on both.
+
+    Called with what is being done, and with the progress while judges are asked. To be used as a context: it has a
+    thread for the minutes.
+    """
+
+    def __init__(self, stream: TextIO, every: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._terminal = stream.isatty()
+        self._every = every or (2.0 if self._terminal else 60.0)
+        self._shown = -math.inf
+        self._progress: Progress | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._minutes, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        if not self._terminal:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __call__(self, what: str, progress: Progress | None) -> None:
+        with self._lock:
+            if progress is None:
+                self._say(what)
+                return
+            self._progress = None if progress.finished else progress
+            if self._terminal and not progress.total:
+                return
+            if progress.finished or (self._terminal and self._clock() >= self._shown + self._every):
+                self._show(progress)
+
+    def _minutes(self) -> None:
+        while not self._over.wait(self._every):
+            with self._lock:
+                if self._progress is not None:
+                    self._show(self._progress)
+
+    def _show(self, progress: Progress) -> None:
+        self._shown = self._clock()
+        self._say(progress_line(progress) if self._terminal else json.dumps(progress.figures()))
+
+    def _say(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+def progress_line(progress: Progress) -> str:
+    """How far judging is, for a person."""
+    found = progress.figures()
+    rate = "" if found["rate"] is None else f", {found['rate']:,.1f}/s"
+    left = "" if found["eta"] is None or progress.finished else f", {_duration(found['eta'])} left"
+    return f"judged {progress.judged:,} of {progress.total:,}, {progress.failed:,} failed{rate}{left}"
+
+
+def _duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

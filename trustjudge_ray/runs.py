@@ -6,45 +6,29 @@ Ray and the engines are imported only by `judge`; `evaluate` and `report` need a
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from trustjudge_ray import ingest
+from trustjudge_ray import budget, ingest, lease, tally
 from trustjudge_ray.analysis import evaluation
-from trustjudge_ray.config import AnalysisConfig, LoadedConfig, judge_name, load_analysis
+from trustjudge_ray.config import AnalysisConfig, Config, LoadedConfig, judge_name, load_analysis
 from trustjudge_ray.corpus import reader
 from trustjudge_ray.corpus.reader import CorpusError
 from trustjudge_ray.judging import base, plan, protocols
 from trustjudge_ray.judging.base import RunError
-from trustjudge_ray.manifest import TABLES, Clock, counted, forget, manifest_of
+from trustjudge_ray.manifest import TABLES, Clock, cost, counted, forget, manifest_of
+from trustjudge_ray.progress import Progress
 from trustjudge_ray.report import page, tables
 from trustjudge_ray.schema import check
 from trustjudge_ray.storage import StorageError
 from trustjudge_ray.store import RunFolder
 
-
-@dataclass
-class Progress:
-    """How far the judging is. `rate` is judgments a second, `left` seconds."""
-
-    judged: int = 0
-    failed: int = 0
-    total: int = 0
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def rate(self) -> float:
-        """Judgments a second so far."""
-        return self.judged / max(time.monotonic() - self.started, 1e-9)
-
-    @property
-    def left(self) -> float | None:
-        """Seconds left at this rate, or None before the first judgment."""
-        return (self.total - self.judged) / self.rate if self.judged else None
-
+if TYPE_CHECKING:
+    from trustjudge_ray.pipeline import Planned
 
 Notify = Callable[[str, Progress | None], None]
 
@@ -52,13 +36,16 @@ Notify = Callable[[str, Progress | None], None]
 @dataclass(frozen=True)
 class Judged:
     """What judging came to: `tasks` of the run, how many of them were judged `now`, the failures that are over
-    `run.max_failure_rate`, in words, and the run's manifest so far."""
+    `run.max_failure_rate`, in words, how many tasks are `left` without a judgment because a budget ended, and why
+    (`stopped`), and the run's manifest so far."""
 
     tasks: int
     now: int
     reused: int
+    left: int
     statuses: dict[str, int]
     over_limit: list[str]
+    stopped: str | None
     manifest: dict[str, Any] = field(repr=False)
 
 
@@ -91,55 +78,66 @@ def validate(loaded: LoadedConfig, scratch: Path) -> dict[str, Any]:
     return {"rows": rows, "quarantined": len(problems), "reasons": reasons, "problems": problems}
 
 
-def run(loaded: LoadedConfig, notify: Notify) -> tuple[Judged, str]:
+def run(loaded: LoadedConfig, notify: Notify, again: frozenset[str] = frozenset()) -> tuple[Judged, str]:
     """Judge, evaluate and report; the manifest is written last. Returns also the report's text.
 
-    Raises: as `judge`.
+    Raises: as `judge`; RunError also where a budget ended before there was a judgment to report on.
     """
-    judged = _judge(loaded, notify)
-    folder, clock, manifest = folder_of(loaded), Clock(), judged.manifest
-    evaluate(folder, loaded.config.analysis)
-    clock.lap("evaluate")
-    text = report(folder, manifest)
-    clock.lap("report")
-    folder.write_json("manifest.json", manifest | {"seconds": manifest["seconds"] | clock.seconds})
+    asked, folder = _checked(loaded), folder_of(loaded)
+    with lease.held(folder):
+        judged = _judge(loaded, folder, asked, notify, again)
+        clock, manifest = Clock(), judged.manifest
+        if judged.stopped and not judged.statuses:
+            folder.write_json("manifest.json", manifest)
+            raise RunError(judged.stopped)
+        evaluate(folder, loaded.config.analysis)
+        clock.lap("evaluate")
+        text = report(folder, manifest)
+        clock.lap("report")
+        folder.write_json("manifest.json", manifest | {"seconds": manifest["seconds"] | clock.seconds})
     return judged, text
 
 
-def judge(loaded: LoadedConfig, notify: Notify) -> Judged:
+def judge(loaded: LoadedConfig, notify: Notify, again: frozenset[str] = frozenset()) -> Judged:
     """Read the corpus, plan, and judge what has no judgment yet. Writes everything of a run folder that
     `evaluate` needs, the manifest last. What an earlier `evaluate` wrote is removed: it may be of other answers.
 
+    Args:
+        again: judgments with these statuses count as missing: they are judged again.
+
     Raises:
         ConfigError, ProtocolError, CorpusError, StorageError, JudgeError, RunError: one message each.
     """
-    judged = _judge(loaded, notify)
-    folder_of(loaded).write_json("manifest.json", judged.manifest)
+    asked, folder = _checked(loaded), folder_of(loaded)
+    with lease.held(folder):
+        judged = _judge(loaded, folder, asked, notify, again)
+        folder.write_json("manifest.json", judged.manifest)
     return judged
 
 
-def _judge(loaded: LoadedConfig, notify: Notify) -> Judged:
-    """`judge` without the manifest.
+def _checked(loaded: LoadedConfig) -> list[protocols.Protocol]:
+    """The protocols of a run that can begin: its files are named, its storage reads and writes."""
+    asked, folder = [protocols.load(name) for name in loaded.config.protocols], folder_of(loaded)
+    _refuse_same_names(asked)
+    reader.expand(list(loaded.config.corpus.paths), folder.options)
+    folder.probe()
+    return asked
 
-    Raises:
-        ConfigError, ProtocolError, CorpusError, StorageError, JudgeError, RunError: one message each.
-    """
+
+def _judge(
+    loaded: LoadedConfig, folder: RunFolder, asked: list[protocols.Protocol], notify: Notify, again: frozenset[str]
+) -> Judged:
+    """`judge` without the manifest. What it holds in memory does not grow with the number of judgments."""
     from trustjudge_ray import pipeline
 
-    config, folder = loaded.config, folder_of(loaded)
-    asked = [protocols.load(name) for name in config.protocols]
-    _refuse_same_names(asked)
-    reader.expand(list(config.corpus.paths), folder.options)
-    folder.probe()
+    config, clock = loaded.config, Clock()
     folder.remove_temporary()
     forget(folder)
     folder.write_bytes("config.yaml", loaded.unresolved_yaml.encode("utf-8"))
+    folder.keep_store()
     folder.write_protocols(asked)
-    clock = Clock()
     identities = {judge_name(j): pipeline.judge_identity(j, asked) for j in config.all_judges}
-    specs = [
-        plan.spec(judge_name(j), identities[judge_name(j)], p, j.temperature) for j in config.all_judges for p in asked
-    ]
+    specs = _specs(config, identities, asked)
     notify("starting Ray", None)
     pipeline.start(config.cluster)
     clock.lap("start")
@@ -148,26 +146,69 @@ def _judge(loaded: LoadedConfig, notify: Notify) -> Judged:
     clock.lap("read")
     if not any(s["rows"] for s in sources):
         raise CorpusError(_nothing_usable(folder, sources))
-    planned = pipeline.plan_tasks(config, folder, specs, sorted({b for s in sources for b in s["buckets"]}))
+    buckets = sorted({b for s in sources for b in s["buckets"]})
+    planned = pipeline.plan_tasks(config, folder, specs, buckets, again=again)
     notify(f"planned {planned.tasks} judgments, {planned.to_judge} of them to judge", None)
     if config.plan.design == "anchor" and not planned.comparisons and any(p.kind == "compare" for p in asked):
         raise RunError(f"plan.anchor: no question has an answer of a model '{config.plan.anchor}' and one of another")
     clock.lap("plan")
-    progress = Progress(total=planned.to_judge)
-    for judge_config in config.all_judges:
-        pending = planned.pending.get(judge_name(judge_config), {})
-        for ledger in pipeline.judge_pending(config, folder, judge_config, asked, pending):
-            progress.judged += ledger["rows"]
-            progress.failed += sum(n for status, n in ledger["statuses"].items() if status in base.JUDGE_FAILURES)
-            notify("judging", progress)
+    progress = _ask_judges(config, folder, asked, planned, notify)
     clock.lap("judge")
-    judgments, further = folder.judgments()
-    reused, statuses = planned.tasks - planned.to_judge - planned.preset, counted(judgments["status"])
-    counts: dict[str, Any] = {"tasks": planned.tasks, "judged_now": progress.judged, "reused": reused}
-    counts |= {"further_rows": further, "counts": statuses}
-    manifest = manifest_of(loaded, identities, asked, specs, sources, judgments, counts, clock)
-    over = base.failures_over(judgments, config.run.max_failure_rate)
-    return Judged(planned.tasks, progress.judged, reused, statuses, over, manifest)
+    found = tally.total(pipeline.count_judgments(folder, buckets))
+    clock.lap("count")
+    left = planned.to_judge - progress.judged
+    _refuse_lost(
+        folder, planned.tasks, found.judgments, left if config.run.max_cost else planned.to_judge - progress.total
+    )
+    counts = {"tasks": planned.tasks, "judged_now": progress.judged, "reused": progress.reused, "left": left}
+    manifest = manifest_of(loaded, identities, asked, specs, sources, found, counts, clock)
+    over = base.over(found.failures, config.run.max_failure_rate)
+    stopped = budget.reason(config.run, progress.judged, left, cost(loaded, clock)) if left else None
+    return Judged(planned.tasks, progress.judged, progress.reused, left, found.statuses, over, stopped, manifest)
+
+
+def _specs(config: Config, identities: dict[str, Any], asked: list[protocols.Protocol]) -> list[plan.Spec]:
+    named = [(judge_name(judge), judge.temperature) for judge in config.all_judges]
+    return [plan.spec(name, identities[name], protocol, heat) for name, heat in named for protocol in asked]
+
+
+def _ask_judges(
+    config: Config, folder: RunFolder, asked: list[protocols.Protocol], planned: "Planned", notify: Notify
+) -> Progress:
+    """Ask one judge after the other for what is pending, as far as the budget goes; how far that was."""
+    from trustjudge_ray import pipeline
+
+    pending = budget.within(planned.pending, config.run.max_judgments)
+    progress = Progress(
+        total=sum(n for buckets in pending.values() for n in buckets.values()),
+        reused=planned.tasks - planned.to_judge - planned.preset,
+    )
+    until = budget.until(config.run, config.cluster, time.time())
+    for judge_config in config.all_judges:
+        if until is not None and time.time() >= until:
+            break
+        progress.starts()
+        mine = pending.get(judge_name(judge_config), {})
+        with closing(pipeline.judge_pending(config, folder, judge_config, asked, mine, until)) as ledgers:
+            for ledger in ledgers:
+                if ledger["rows"]:
+                    progress.add(ledger)
+                    notify("judging", progress)
+                if until is not None and time.time() >= until:
+                    break
+    progress.finished = True
+    notify("judging", progress)
+    return progress
+
+
+def _refuse_lost(folder: RunFolder, tasks: int, judgments: int, left: int) -> None:
+    """Judging has ended: every task has a judgment, or a budget left it out."""
+    if tasks - judgments > left:
+        raise RunError(
+            f"{folder.path}: {tasks - judgments} of {tasks} tasks have no judgment where {left} should have none; "
+            f"parts were removed from {folder.store} meanwhile, or two judges are the same: the same command judges "
+            "what is missing"
+        )
 
 
 def _nothing_usable(folder: RunFolder, sources: list[dict[str, Any]]) -> str:
@@ -181,6 +222,10 @@ def evaluate(folder: RunFolder, settings: AnalysisConfig) -> evaluation.Evaluati
     """Compute every table from the folder's judgments and write them beside it."""
     judgments, _ = folder.judgments()
     found = evaluation.evaluate(judgments, folder.protocols(), folder.responses(), settings)
+    tasks = folder.tasks(columns=["task_id"]).height
+    if judgments.height < tasks:
+        incomplete = f"{tasks - judgments.height} of {tasks} judgments of this run are not made yet; no number has them"
+        found = replace(found, warnings=[incomplete, *found.warnings])
     for name, schema in TABLES.items():
         frame: pl.DataFrame = getattr(found, name)
         folder.write_table(f"{name}.parquet", check(frame.to_arrow(), schema))

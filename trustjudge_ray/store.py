@@ -1,33 +1,39 @@
 """Run folders: what lies where, written atomically, read once per task.
 
 Layout (DESIGN §4): `config.yaml`, `protocols/`, `responses/bucket=NNN.parquet`, `tasks/bucket=NNN.parquet`,
-`judgments/bucket=NNN/part-*.parquet`, `quarantine/*.parquet`, what `evaluate` and `report` write, and
-`manifest.json` last. A part is named by a hash of its task ids: written twice, it overwrites itself.
+`judgments/bucket=NNN/part-*.parquet` (or `store.json`, which says where the store is that holds them), `quarantine/`,
+what `evaluate` and `report` write, and `manifest.json` last. While a run works, `run.lock` is there (see `lease`).
 """
 
 import contextlib
 import json
+import os
 import re
-import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from trustjudge_ray.identity import joined_hash
+from trustjudge_ray import files
 from trustjudge_ray.judging import protocols as protocol_files
-from trustjudge_ray.schema import JUDGMENTS, PLACED_RESPONSES, TASKS, check
-from trustjudge_ray.storage import StorageError, explained, filesystem
+from trustjudge_ray.judgment_store import SCHEMA, JudgmentStore, Parts
+from trustjudge_ray.schema import JUDGMENTS, PLACED_RESPONSES, TASKS
+from trustjudge_ray.storage import StorageError, explained, filesystem, is_local, plain
 
 PENDING_TASKS = pa.schema([*TASKS, pa.field("pending", pa.bool_(), nullable=False)])
 """TASKS of a run, each with whether a judge must still be asked when the run was planned."""
 
-_TEMPORARY = re.compile(r"\.(tmp|probe)-[0-9a-f]{32}$")
-_STALE_SECONDS = 3600
+LINK: Final = "store.json"
+"""Says where the shared store is that holds the run's judgments."""
+
+_UNPLANNED: Final = "no tasks; this is not a run folder, or its run never got to planning"
+_OF_THE_TASK: Final = frozenset({"judge", "protocol", "category"})
+_STALE_SECONDS: Final = 3600
 """Other runs may be writing into a shared store: what is younger may be theirs."""
+_BUCKET: Final = re.compile(r"/bucket=(\d+)[^/]*$")
 
 
 class RunFolder:
@@ -36,33 +42,36 @@ class RunFolder:
     Args:
         path: local path or s3://…
         storage_options: for fsspec.
-        store: where judgments lie if not in the folder itself.
+        store: the store in which the run's judgments lie, if they are shared with other runs. A folder that was
+            planned knows its store itself (`store.json`).
     """
 
     def __init__(self, path: str, storage_options: dict[str, Any] | None = None, store: str | None = None) -> None:
         self.path = path.rstrip("/")
         self.options = storage_options or {}
-        self.store = (store or f"{self.path}/judgments").rstrip("/")
+        self._given = store.rstrip("/") if store else None
+        self._asks_link = True
+        self._stores: list[JudgmentStore] = []
         self._fs, self._root = filesystem(self.path, self.options)
-        self._store_fs, self._store_root = filesystem(self.store, self.options)
 
     def __reduce__(self) -> tuple:
-        return (RunFolder, (self.path, self.options, self.store))
+        return (RunFolder, (self.path, self.options, self._given), {"_asks_link": self._asks_link})
 
     @property
-    def _owns_store(self) -> bool:
-        return self.store.startswith(self.path + "/")
+    def store(self) -> str:
+        """Where the run's judgments are written."""
+        return self._judgment_stores()[0].path
 
     # --- files -------------------------------------------------------------------------------
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file whole or not at all."""
         with explained(f"{self.path}/{name}"):
-            _commit(self._fs, f"{self._root}/{name}", content)
+            files.commit(self._fs, f"{self._root}/{name}", content)
 
     def write_table(self, name: str, table: pa.Table) -> None:
         """Write a Parquet file whole or not at all."""
-        self.write_bytes(name, _parquet(table))
+        self.write_bytes(name, files.parquet(table))
 
     def read_bytes(self, name: str) -> bytes:
         """A file's content.
@@ -79,7 +88,7 @@ class RunFolder:
         Raises:
             StorageError: it is not there, storage refuses, or it is damaged.
         """
-        return _table(pa.BufferReader(self.read_bytes(name)), f"{self.path}/{name}", columns)
+        return files.table(self.read_bytes(name), f"{self.path}/{name}", columns)
 
     def exists(self, name: str) -> bool:
         """Whether a file or folder of that name is in the run folder."""
@@ -88,52 +97,55 @@ class RunFolder:
 
     def names(self, folder: str) -> list[str]:
         """The files under a folder of the run folder, as names in it, sorted; none if it does not exist."""
-        with explained(f"{self.path}/{folder}"):
-            return [path.removeprefix(self._root + "/") for path in _find(self._fs, f"{self._root}/{folder}")]
+        return [path.removeprefix(self._root + "/") for path in files.find(self._fs, f"{self._root}/{folder}")]
 
     def remove(self, folder: str) -> None:
         """Remove a file or folder of the run folder, if it is there."""
         where = f"{self._root}/{folder}"
         with explained(f"{self.path}/{folder}"), contextlib.suppress(FileNotFoundError):
-            if _is_disk(self._fs):
+            if files.is_disk(self._fs):
                 self._fs.rm(where, recursive=True)
                 return
             with ThreadPoolExecutor(8) as pool:  # one by one: not every store knows S3's request for many
-                list(pool.map(self._fs.rm_file, _find(self._fs, where)))
+                list(pool.map(self._fs.rm_file, files.find(self._fs, where)))
 
     def remove_temporary(self) -> int:
         """Remove what an interrupted write left behind; how many files that was.
 
         In a store that other runs share only what is older than an hour. Writes to S3 leave nothing behind.
         """
-        own = [path for path in _top(self._fs, self._root) if _TEMPORARY.search(path)]
-        if _is_disk(self._fs):
-            own += [path for path in _find(self._fs, self._root) if _TEMPORARY.search(path) and path not in own]
-        for path in own:
-            _remove(self._fs, path)
-        if self._owns_store or not _is_disk(self._store_fs):
-            return len(own)
-        left = [path for path in _find(self._store_fs, self._store_root) if _TEMPORARY.search(path)]
-        stale = [path for path in left if _age(self._store_fs, path) > _STALE_SECONDS]
+        left = {path for path in files.top(self._fs, self._root) if files.TEMPORARY.search(path)}
+        if files.is_disk(self._fs):
+            left |= {path for path in files.find(self._fs, self._root) if files.TEMPORARY.search(path)}
+        for path in left:
+            files.remove(self._fs, path)
+        if self._given is None:
+            return len(left)
+        fs, root = filesystem(self._given, self.options)
+        shared = [path for path in files.find(fs, root) if files.TEMPORARY.search(path)] if files.is_disk(fs) else []
+        stale = [path for path in shared if files.age(fs, path) > _STALE_SECONDS]
         for path in stale:
-            _remove(self._store_fs, path)
-        return len(own) + len(stale)
+            files.remove(fs, path)
+        return len(left) + len(stale)
 
     def probe(self) -> None:
         """Write, read and remove a small file, so that a storage error comes before any work, and soon.
 
         Raises:
-            StorageError: storage refuses one of the three, or does not answer within half a minute.
+            StorageError: storage refuses one of the three, does not answer within half a minute, or the store is not
+                one that runs share.
         """
-        for place in [self.path] if self._owns_store else [self.path, self.store]:
+        for place in [self.path] if self._given is None else [self.path, self._given]:
             fs, root = filesystem(place, self.options, patient=False)
             path = f"{root}/.probe-{uuid.uuid4().hex}"
             with explained(place):
-                _commit(fs, path, b"probe")
+                files.commit(fs, path, b"probe")
                 found = fs.cat_file(path)
                 fs.rm_file(path)
             if found != b"probe":
                 raise StorageError(f"{place}: a file read back differs from what was written")
+        if self._given is not None:
+            JudgmentStore(self._given, self.options, shared=True).refuse_other()
 
     def refuse_absent(self) -> None:
         """One look, so that a wrong path or a store that does not answer is an error soon.
@@ -147,50 +159,153 @@ class RunFolder:
         if not found:
             raise StorageError(f"{self.path}: not a run folder: it has no config.yaml")
 
-    # --- tables ------------------------------------------------------------------------------
+    # --- judgments ---------------------------------------------------------------------------
 
-    def write_judgments(self, bucket: int, judgments: pa.Table) -> str:
-        """Commit judgments of one bucket as a part; its name."""
-        table = check(judgments, JUDGMENTS)
-        name = f"bucket={bucket:03d}/part-{joined_hash(*sorted(table['task_id'].to_pylist()))}.parquet"
-        with explained(f"{self.store}/{name}"):
-            _commit(self._store_fs, f"{self._store_root}/{name}", _parquet(table))
-        return name
+    def keep_store(self) -> None:
+        """Say in the folder where the run's judgments lie, for commands that know the folder alone."""
+        if self._given is None:
+            self.remove(LINK)
+        else:
+            local = is_local(self._given)
+            whole = os.path.abspath(plain(self._given)) if local else self._given
+            beside = local and is_local(self.path)
+            near = os.path.relpath(whole, os.path.abspath(plain(self.path))) if beside else None
+            self.write_json(LINK, {"store": whole, "from_here": near})
+        self._asks_link, self._stores = False, []
 
-    def judged(self, bucket: int) -> set[str]:
-        """The task ids of a bucket that have a judgment: only that column is read."""
-        parts = self._parts(bucket)
-        return {i for part in parts for i in self._read_part(part, ["task_id"])["task_id"].to_pylist()}
+    def write_judgments(self, bucket: int, judgments: pa.Table) -> list[str]:
+        """Commit judgments of one bucket as a part (in a shared store as one for each spec); their names."""
+        return self._judgment_stores()[0].write(bucket, judgments)
 
-    def judgments(self, tasks: pl.DataFrame | None = None, bucket: int | None = None) -> tuple[pl.DataFrame, int]:
-        """The judgments of this run's tasks, one row a task, and how many further rows were left out.
+    def judged(self, bucket: int, specs: set[str] | None = None, again: frozenset[str] = frozenset()) -> set[str]:
+        """The task ids of a bucket that have a judgment; only the ids are read, and statuses if `again` is given.
 
-        Of several rows of one task (an orphaned actor may write late) `ok` comes first, then the smallest
-        part name. The category is the task's, so that a corpus that was recategorised counts as it is now. With a
-        `bucket` only its parts are read.
+        Args:
+            specs: of a shared store, read only what these have.
+            again: statuses that do not count. A task that has a row with another one has a judgment, and one that
+                has an `ok` row has one in any case.
         """
-        wanted = self.tasks().select("task_id", "category") if tasks is None else tasks.select("task_id", "category")
-        with ThreadPoolExecutor(8) as pool:
-            tables = list(pool.map(self._named_part, self._parts(bucket)))
-        if not tables:
-            return pl.DataFrame(schema=_polars_schema(JUDGMENTS)), 0
-        rows = pl.concat([pl.DataFrame(table) for table in tables]).drop("category").join(wanted, on="task_id")
-        kept = rows.sort(pl.col("status") != "ok", "part").unique("task_id", keep="first").sort("task_id")
-        return kept.select(JUDGMENTS.names), rows.height - kept.height
+        columns = ["task_id", "status"] if again else ["task_id"]
+        found: set[str] = set()
+        for store in self._judgment_stores():
+            rows = store.read(store.parts(bucket, specs), columns)
+            if again:
+                rows = rows.filter((pl.col("status") == "ok") | ~pl.col("status").is_in(sorted(again)))
+            found.update(rows["task_id"].to_list())
+        return found
 
-    def tasks(self) -> pl.DataFrame:
-        """All tasks of the run (PENDING_TASKS)."""
-        tables = [self.read_table(name) for name in self.names("tasks")]
-        if not tables:
-            raise StorageError(f"{self.path}: no tasks; this is not a run folder, or its run never got to planning")
-        return pl.DataFrame(pa.concat_tables(tables))
+    def judgments(
+        self, tasks: pl.DataFrame | None = None, bucket: int | None = None, columns: list[str] | None = None
+    ) -> tuple[pl.DataFrame, int]:
+        """The judgments of this run's tasks, one row a task, by task id, and how many further rows were left out.
+
+        Of several rows of one task (an orphaned actor may write late, two runs may judge at once) `ok` comes first,
+        then the smallest part name. Judge and protocol are called, and the question is categorised, as the task says:
+        another run may have judged it under other names.
+
+        Args:
+            tasks: PENDING_TASKS rows, by default all of the run (or of the bucket).
+            bucket: read this bucket and nothing of others.
+            columns: of JUDGMENTS; only these are read, and what the choice among rows needs.
+        """
+        wanted = list(columns or JUDGMENTS.names)
+        ids = ["task_id", "spec", *sorted(_OF_THE_TASK.intersection(wanted))]
+        read = [name for name in JUDGMENTS.names if name in {*wanted, "task_id", "status"} - _OF_THE_TASK]
+        kept, further = [pl.DataFrame(schema=SCHEMA).select(wanted)], 0
+        for given, places in self._by_bucket(tasks, bucket, ids):
+            rows = pl.concat([store.read(parts, read) for store, parts in places])
+            rows = rows.join(given.select(ids).drop("spec"), on="task_id", maintain_order="left")
+            one = _one_a_task(rows)
+            kept.append(one.select(wanted))
+            further += rows.height - one.height
+        whole = pl.concat(kept)
+        return whole.sort("task_id") if "task_id" in wanted and bucket is None else whole, further
+
+    def _by_bucket(
+        self, tasks: pl.DataFrame | None, bucket: int | None, ids: list[str]
+    ) -> Iterator[tuple[pl.DataFrame, list[tuple[JudgmentStore, Parts]]]]:
+        """The tasks of each bucket (or all that are given) with its parts, each store and folder listed once."""
+        if bucket is not None:
+            given = self.tasks(bucket, ids) if tasks is None else tasks
+            yield given, [(store, store.parts(bucket, _specs(given))) for store in self._judgment_stores()]
+            return
+        names = self._task_files() if tasks is None else {}
+        if tasks is None and not names:
+            raise StorageError(f"{self.path}: {_UNPLANNED}")
+        shared = any(store.shared for store in self._judgment_stores())
+        specs = _specs(self.tasks(columns=["spec"]) if tasks is None else tasks) if shared else None
+        listed = [(store, store.by_bucket(specs)) for store in self._judgment_stores()]
+        for number in sorted({number for _, found in listed for number in found}):
+            given = self._read_tasks(names.get(number, []), ids) if tasks is None else tasks
+            yield given, [(store, found.get(number, {})) for store, found in listed]
+
+    def _judgment_stores(self) -> list[JudgmentStore]:
+        """The store that the run writes to; after it the folder's own, from before it was given a shared one.
+
+        Raises:
+            StorageError: the store that the folder names is not there.
+        """
+        if not self._stores:
+            own = JudgmentStore(f"{self.path}/judgments", self.options, shared=False)
+            where = self._given or (self._linked() if self._asks_link else None)
+            self._stores = [*([JudgmentStore(where, self.options, shared=True)] if where else []), own]
+        return self._stores
+
+    def _linked(self) -> str | None:
+        """The shared store that the folder names: where it was, or in the same place relative to the folder."""
+        if not self.exists(LINK):
+            return None
+        link = self.read_json(LINK)
+        places = [link["store"]]
+        if link.get("from_here") and is_local(self.path):
+            places.append(os.path.normpath(os.path.join(os.path.abspath(plain(self.path)), link["from_here"])))
+        for place in places:
+            if JudgmentStore(place, self.options, shared=True).exists():
+                return place
+        raise StorageError(
+            f"{self.path}: its judgments lie in the store {link['store']}, and nothing is there, seen from this "
+            f"machine; if the store was moved, write the new place into {self.path}/{LINK}"
+        )
+
+    # --- other tables ------------------------------------------------------------------------
+
+    def tasks(self, bucket: int | None = None, columns: list[str] | None = None) -> pl.DataFrame:
+        """Tasks of the run (PENDING_TASKS): all, or those of a bucket, of which there may be none.
+
+        Raises:
+            StorageError: the run has no tasks at all.
+        """
+        if bucket is not None:
+            return self._read_tasks(self._task_files(bucket).get(bucket, []), columns)
+        names = self._task_files()
+        if not names:
+            raise StorageError(f"{self.path}: {_UNPLANNED}")
+        return self._read_tasks([name for some in names.values() for name in some], columns)
+
+    def buckets(self) -> list[int]:
+        """The buckets in which the run has tasks, in order; none before it was planned."""
+        return sorted(self._task_files())
+
+    def _task_files(self, bucket: int | None = None) -> dict[int, list[str]]:
+        """The names of the files of tasks by bucket."""
+        found: dict[int, list[str]] = {}
+        for name in self.names("tasks"):
+            number = _BUCKET.search(name)
+            if number and bucket in (None, int(number[1])):
+                found.setdefault(int(number[1]), []).append(name)
+        return found
+
+    def _read_tasks(self, names: list[str], columns: list[str] | None = None) -> pl.DataFrame:
+        empty = pl.DataFrame(PENDING_TASKS.empty_table())
+        frames = [pl.DataFrame(self.read_table(name, columns)) for name in names]
+        return pl.concat(
+            [empty.select(columns or empty.columns), *(f.select(columns or empty.columns) for f in frames)]
+        )
 
     def responses(self) -> pl.DataFrame:
         """All responses of the run (PLACED_RESPONSES); an empty frame where the run has none (imports)."""
         tables = [self.read_table(name) for name in self.names("responses")]
-        return (
-            pl.DataFrame(pa.concat_tables(tables)) if tables else pl.DataFrame(schema=_polars_schema(PLACED_RESPONSES))
-        )
+        return pl.DataFrame(pa.concat_tables([PLACED_RESPONSES.empty_table(), *tables]))
 
     def quarantine(self) -> pl.DataFrame | None:
         """All quarantined rows, or None where there is none."""
@@ -217,83 +332,14 @@ class RunFolder:
         """A JSON file's value."""
         return json.loads(self.read_bytes(name))
 
-    def _parts(self, bucket: int | None) -> list[str]:
-        where = self._store_root if bucket is None else f"{self._store_root}/bucket={bucket:03d}"
-        with explained(self.store):
-            return [path for path in _find(self._store_fs, where) if path.endswith(".parquet")]
 
-    def _read_part(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        with explained(path), self._store_fs.open(path, "rb") as file:
-            return _table(file, path, columns)
-
-    def _named_part(self, path: str) -> pa.Table:
-        table = self._read_part(path)
-        return table.append_column("part", pa.repeat(pa.scalar(path), len(table)))
+def _specs(tasks: pl.DataFrame) -> set[str]:
+    return set(tasks["spec"].unique().to_list())
 
 
-def _table(source: Any, path: str, columns: list[str] | None) -> pa.Table:
-    try:
-        return pq.read_table(source, columns=columns)
-    except pa.ArrowInvalid as error:
-        said = str(error).splitlines()[0]
-        raise StorageError(
-            f"{path}: not a readable Parquet file ({said}); remove it, and judge what it held"
-        ) from error
-
-
-def _parquet(table: pa.Table) -> bytes:
-    """Parquet bytes: zstd, and byte-stream-split for the doubles of `label_logprobs`."""
-    sink = pa.BufferOutputStream()
-    split = ["label_logprobs.list.element"] if "label_logprobs" in table.column_names else False
-    pq.write_table(table, sink, compression="zstd", use_byte_stream_split=split, use_dictionary=_dictionary(table))
-    return sink.getvalue().to_pybytes()
-
-
-def _dictionary(table: pa.Table) -> list[str]:
-    return [f.name for f in table.schema if pa.types.is_string(f.type) and f.name != "task_id"]
-
-
-def _commit(fs: Any, path: str, content: bytes) -> None:
-    """Local: write beside, then rename. S3: one PUT appears whole or not at all."""
-    if not _is_disk(fs):
-        fs.pipe_file(path, content)
-        return
-    fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-    temporary = f"{path}.tmp-{uuid.uuid4().hex}"
-    fs.pipe_file(temporary, content)
-    fs.mv(temporary, path)
-
-
-def _is_disk(fs: Any) -> bool:
-    return "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
-
-
-def _age(fs: Any, path: str) -> float:
-    """Seconds since a file was written; 0 if it is gone by now."""
-    with contextlib.suppress(FileNotFoundError):
-        return time.time() - fs.modified(path).timestamp()
-    return 0.0
-
-
-def _remove(fs: Any, path: str) -> None:
-    with explained(path), contextlib.suppress(FileNotFoundError):
-        fs.rm_file(path)
-
-
-def _top(fs: Any, folder: str) -> list[str]:
-    """What lies in a folder itself; nothing if it does not exist."""
-    fs.invalidate_cache()
-    with explained(folder), contextlib.suppress(FileNotFoundError):
-        return fs.ls(folder, detail=False)
-    return []
-
-
-def _find(fs: Any, folder: str) -> list[str]:
-    fs.invalidate_cache()
-    with contextlib.suppress(FileNotFoundError):
-        return sorted(fs.find(folder))
-    return []
-
-
-def _polars_schema(schema: pa.Schema) -> dict[str, Any]:
-    return dict(pl.Schema(schema))
+def _one_a_task(rows: pl.DataFrame) -> pl.DataFrame:
+    """Of several rows of a task the first `ok` one, or the first; sorted by task id."""
+    if rows["task_id"].is_unique().all():
+        return rows.sort("task_id")
+    ok_first = rows.sort(pl.col("status") != "ok", maintain_order=True)
+    return ok_first.unique("task_id", keep="first", maintain_order=True).sort("task_id")

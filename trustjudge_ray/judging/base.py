@@ -178,30 +178,41 @@ def draw_label(logprobs: Sequence[float | None], seed: int, temperature: float) 
     return int(np.random.default_rng(seed).choice(len(values), p=weights / weights.sum()))
 
 
+Share = tuple[str, str | None, int, int]
+"""A judge, a model or None for all of them, how many of its judgments failed on the judge's side, and of how many."""
+
+
 def failures_over(judgments: pl.DataFrame, limit: float) -> list[str]:
-    """Where the share of judge-side failures is over `limit`: overall and for each model, in words.
+    """Where the share of judge-side failures is over `limit`: overall and for each model, in words."""
+    return over(failure_shares(judgments), limit)
+
+
+def failure_shares(judgments: pl.DataFrame) -> list[Share]:
+    """The judge-side failures overall and for each model; those of parts of a run add up to those of the run.
 
     The share is taken over the judgments that a judge was asked for: ok or failed on its side. Corpus-side
-    failures (an empty answer) are not the judge's and are left out.
+    failures (an empty answer) are not the judge's and are left out. A comparison counts for both of its models.
+
+    Args:
+        judgments: of JUDGMENTS the columns judge, model_a, model_b and status.
     """
     asked = judgments.filter(pl.col("status").is_in(["ok", *JUDGE_FAILURES]))
     failed = pl.col("status") != "ok"
     sides = [asked.select("judge", model=pl.col(side), failed=failed) for side in ("model_a", "model_b")]
     models = pl.concat(sides).drop_nulls("model")
-    shares = [
-        (f"judge {judge}", failures, cases)
-        for judge, failures, cases in _shares(asked.select("judge", failed=failed), ["judge"])
-    ]
-    shares += [
-        (f"judge {j}, model {m}", failures, cases) for j, m, failures, cases in _shares(models, ["judge", "model"])
-    ]
+    whole = _counted(asked.select("judge", failed=failed), ["judge"])
+    return [(judge, None, failures, cases) for judge, failures, cases in whole] + _counted(models, ["judge", "model"])
+
+
+def over(shares: Sequence[Share], limit: float) -> list[str]:
+    """The shares above `limit`, in words."""
     return [
-        f"{who}: {failures} of {cases} judgments failed ({failures / cases:.1%}), over run.max_failure_rate "
-        f"{limit:.1%}; everything that succeeded is saved"
-        for who, failures, cases in shares
+        f"judge {judge}{'' if model is None else f', model {model}'}: {failures} of {cases} judgments failed "
+        f"({failures / cases:.1%}), over run.max_failure_rate {limit:.1%}; everything that succeeded is saved"
+        for judge, model, failures, cases in shares
         if failures / cases > limit
     ]
 
 
-def _shares(rows: pl.DataFrame, by: list[str]) -> list[tuple]:
+def _counted(rows: pl.DataFrame, by: list[str]) -> list[tuple]:
     return rows.group_by(by).agg(pl.col("failed").sum(), pl.len()).sort(by).rows()

@@ -1,8 +1,10 @@
 """A judge behind an OpenAI-compatible endpoint: a vLLM server, or a provider's model.
 
 An endpoint lists at most its 20 most probable tokens. So a label that is not among them is null, `label_mass` is a
-lower bound, and labels must be single tokens. Where no log-probabilities are listed at all, `distribution: sampled`
-draws verdicts and counts them, which is another estimand and is named so in the judge's identity.
+lower bound, and labels must be single tokens; a vLLM server on the route `completions` reports every label's token.
+Where no log-probabilities are listed at all, `distribution: sampled` draws verdicts and counts them, which is another
+estimand and is named so in the judge's identity. What a protocol lets the judge write first is written in a request of
+its own (`openai_routes`).
 """
 
 import re
@@ -15,12 +17,13 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from trustjudge_ray.config import ConfigError, JudgeConfig, judge_name
-from trustjudge_ray.identity import seed_of
 from trustjudge_ray.judging.base import JudgeError, Reading
 from trustjudge_ray.judging.model_files import locate
+from trustjudge_ray.judging.openai_answers import AnswerError, usage
 from trustjudge_ray.judging.openai_http import Endpoint, NoAnswer
-from trustjudge_ray.judging.openai_routes import ROUTES, AnswerError, Question, Route, choices, counted, trial, tried
-from trustjudge_ray.judging.openai_routes import usage as usage_of
+from trustjudge_ray.judging.openai_rationale import EMPTY, writing_arguments
+from trustjudge_ray.judging.openai_requests import Request, Talk
+from trustjudge_ray.judging.openai_routes import ROUTES, Route, trial, tried
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.judging.tokens import Tokenizer
 
@@ -35,8 +38,27 @@ _OWN_FIELDS = {
     "chat_template_kwargs": "judge.template_arguments",
 }
 """Fields of a request that have a place of their own in the configuration."""
-_FIXED = {"temperature": (None, 1), "top_p": (None, 1), "n": (None,)}
+_FIXED = {
+    "temperature": (None, 1),
+    "top_p": (None, 1),
+    "n": (None,),
+    "seed": (None,),
+    "stop": (None,),
+    "logprob_token_ids": (None,),
+}
 """Fields that decide what is read, with the only values that read it right; null sends none."""
+_TRIAL = {
+    "task_id": "trial",
+    "spec": "trial",
+    "question_id": "trial",
+    "response_a": "a",
+    "sample": 0,
+    "repeat": 0,
+    "messages": [{"role": "user", "content": "What is 2 + 2?"}],
+    "reference": "4",
+    "replies_a": ["2 + 2 is 4."],
+}
+"""The first small question to an endpoint, but for what depends on the protocol's kind."""
 _LOCAL = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1")
 
 
@@ -51,8 +73,8 @@ def identity(judge: JudgeConfig, protocols: Sequence[Protocol]) -> dict[str, Any
         JudgeError: a protocol cannot be put to an endpoint, or a tokenizer is needed and not there.
     """
     refuse(judge)
-    routes = [_route(judge, protocol, tokenizer_of(judge), judge.max_model_len) for protocol in protocols]
-    sampled = judge.distribution == "sampled"
+    tokenizer = tokenizer_of(judge)
+    routes = [_route(judge, protocol, tokenizer, judge.max_model_len) for protocol in protocols]
     return {
         "engine": "openai_api",
         "model": judge.model,
@@ -60,7 +82,7 @@ def identity(judge: JudgeConfig, protocols: Sequence[Protocol]) -> dict[str, Any
         "endpoint": None if judge.revision else str(judge.base_url).rstrip("/"),
         "route": judge.route,
         "distribution": judge.distribution,
-        "read": {"draws": judge.n} if sampled else {"top_logprobs": judge.top_logprobs},
+        "read": _read(judge),
         "arguments": dict(judge.engine_args),
         "max_model_len": judge.max_model_len,
         "on_overflow": judge.on_overflow,
@@ -150,16 +172,14 @@ class OpenAiJudge:
     def judge(self, tasks: pa.Table) -> list[Reading]:
         """One reading for each TASK_TEXTS row, in order; a question that failed is a reading with a status.
 
+        `prompt_tokens` and `cached_tokens` are the endpoint's counts, summed over a task's requests.
+
         Raises:
             JudgeError: no question can succeed any more (see `Endpoint.ask`).
         """
-        rows = tasks.to_pylist()
-        asked = [self._routes[row["protocol"]].ask(row) for row in rows]
+        asked = [(route := self._routes[row["protocol"]], route.ask(row)) for row in tasks.to_pylist()]
         waiting: list[Future[Reading] | Reading] = [
-            question
-            if isinstance(question, Reading)
-            else self._pool.submit(self._answer, self._routes[row["protocol"]], question, row["task_id"])
-            for row, question in zip(rows, asked, strict=True)
+            talk if isinstance(talk, Reading) else self._pool.submit(self._answer, route, talk) for route, talk in asked
         ]
         try:
             return [found if isinstance(found, Reading) else found.result() for found in waiting]
@@ -180,39 +200,34 @@ class OpenAiJudge:
             "model": self._judge.model,
             "route": self._judge.route,
             "distribution": self._judge.distribution,
-            "label_mass": "the share of draws that could be read"
-            if self._judge.distribution == "sampled"
-            else f"a lower bound: only the {self._judge.top_logprobs} most probable tokens are listed",
+            "label_mass": _mass(self._judge),
+            "budgets": {name: _budgets(r.protocol) for name, r in self._routes.items() if r.protocol.writes},
         }
 
-    def _answer(self, route: Route, question: Question, task_id: str) -> Reading:
+    def _answer(self, route: Route, talk: Talk) -> Reading:
+        """Put a task's requests to the endpoint, one after the other."""
+        answers: list[Any] = []
         try:
-            reading, tokens = self._read(route, question, task_id)
+            request = next(talk.requests)
+            while True:
+                answers.append(self._ask(route.path, request))
+                request = talk.requests.send(answers[-1])
+        except StopIteration as done:
+            reading: Reading = done.value
         except NoAnswer as failure:
-            return Reading(failure.status, detail=failure.detail, truncated=question.truncated)
+            reading = Reading(failure.status, detail=failure.detail)
         except AnswerError as error:
-            return Reading("engine_error", detail=str(error), truncated=question.truncated)
+            reading = Reading("engine_error", detail=str(error))
         except JudgeError:
             self._endpoint.stop()
             raise
-        return replace(reading, truncated=question.truncated, **tokens)
+        known = talk.known if reading.status == "ok" else talk.known | {"detail": reading.detail}
+        return replace(reading, **known, **usage(answers))
 
-    def _read(self, route: Route, question: Question, task_id: str) -> tuple[Reading, dict[str, Any]]:
-        if self._judge.distribution == "logprobs":
-            answer = self._ask(route.path, question.body)
-            return route.read(answer), usage_of(answer)
-        drawn: list[str] = []
-        tokens: dict[str, Any] = {}
-        while len(drawn) < self._judge.n:
-            left = self._judge.n - len(drawn)
-            seed = seed_of("draw", task_id, str(len(drawn))) % 2**31
-            answer = self._ask(route.path, question.body | {"n": left, "seed": seed})
-            drawn += [route.drawn(choice) for choice in choices(answer)][:left]
-            tokens = tokens or usage_of(answer)
-        return counted(drawn, route.protocol), tokens
-
-    def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        merged = {"model": self._judge.model} | body | self._judge.engine_args
+    def _ask(self, path: str, request: Request) -> Any:
+        given = self._judge.engine_args
+        body = writing_arguments(request.body, given) if request.writes else request.body | given
+        merged = {"model": self._judge.model} | body
         return self._endpoint.ask("POST", path, {key: value for key, value in merged.items() if value is not None})
 
     def _context(self) -> int | None:
@@ -230,7 +245,7 @@ class OpenAiJudge:
 
     def _try_labels(self, route: Route) -> None:
         """Without a tokenizer, let the endpoint repeat each label that may be several tokens."""
-        asked = [(label, self._pool.submit(self._ask, route.path, trial(label))) for label in route.unsure]
+        asked = [(label, self._pool.submit(self._ask, route.path, Request(trial(label)))) for label in route.unsure]
         try:
             for label, answer in asked:
                 tried(label, answer.result(), route.protocol)
@@ -240,19 +255,14 @@ class OpenAiJudge:
 
     def _try_question(self, route: Route) -> None:
         compare = route.protocol.kind == "compare"
-        task = {
-            "messages": [{"role": "user", "content": "What is 2 + 2?"}],
-            "reference": "4",
-            "replies_a": ["2 + 2 is 4."],
-            "replies_b": ["It is 5."] if compare else None,
-            "order": "AB" if compare else None,
-        }
-        question = route.ask(task)
-        if isinstance(question, Reading):
-            raise JudgeError(f"{self._who}, protocol '{route.protocol.name}': {question.detail}")
-        reading = self._answer(route, question, "trial")
+        task = _TRIAL | {"replies_b": ["It is 5."], "response_b": "b", "order": "AB"} if compare else _TRIAL
+        talk = route.ask({"replies_b": None, "response_b": None, "order": None} | task)
+        if isinstance(talk, Reading):
+            raise JudgeError(f"{self._who}, protocol '{route.protocol.name}': {talk.detail}")
+        reading = self._answer(route, talk)
         unreadable = reading.status == "no_label_mass" and self._judge.distribution == "sampled"
-        if reading.status != "ok" and not unreadable:
+        silent = EMPTY in str(reading.detail)
+        if reading.status != "ok" and not unreadable and not silent:
             hint = (
                 "; without log-probabilities, set judge.distribution: sampled"
                 if "lists no" in str(reading.detail)
@@ -265,29 +275,53 @@ class OpenAiJudge:
 
 
 def _route(judge: JudgeConfig, protocol: Protocol, tokenizer: Tokenizer | None, context: int | None) -> Route:
-    if protocol.writes:
-        raise JudgeError(
-            f"judge '{judge_name(judge)}', protocol '{protocol.name}': engine openai_api reads verdicts without a "
-            "rationale; use a protocol without one, or engine vllm"
-        )
     try:
         return ROUTES[judge.route](protocol, judge, tokenizer, context)
     except ValueError as error:
         raise JudgeError(f"judge '{judge_name(judge)}': {error}") from error
 
 
+def _asks_for_labels(judge: JudgeConfig) -> bool:
+    """Whether the endpoint is asked for the labels' tokens by their ids, however probable they are."""
+    return (judge.route, judge.distribution) == ("completions", "logprobs") and (
+        "logprob_token_ids" not in judge.engine_args
+    )
+
+
+def _read(judge: JudgeConfig) -> dict[str, Any]:
+    """How labels are read, as part of the identity."""
+    if judge.distribution == "sampled":
+        return {"draws": judge.n}
+    return {"top_logprobs": judge.top_logprobs} | ({"label_ids": True} if _asks_for_labels(judge) else {})
+
+
+def _budgets(protocol: Protocol) -> dict[str, int]:
+    parts = {"thinking": protocol.thinking, "rationale": protocol.rationale}
+    return {name: part.max_tokens for name, part in parts.items() if part is not None}
+
+
+def _mass(judge: JudgeConfig) -> str:
+    if judge.distribution == "sampled":
+        return "the share of draws that could be read"
+    lower = f"a lower bound: only the {judge.top_logprobs} most probable tokens are listed"
+    return f"exact where no label is null; elsewhere {lower}" if _asks_for_labels(judge) else lower
+
+
 def _notes(judge: JudgeConfig) -> list[str]:
     address = urlsplit(str(judge.base_url))
+    lower = (
+        f"the endpoint lists only its {judge.top_logprobs} most probable tokens: label_mass is a lower bound, and "
+        "a label that is not among them is null"
+    )
     if judge.distribution == "sampled":
         notes = [
             f"label probabilities are shares of {judge.n} sampled verdicts, not the judge's own probabilities; "
             "label_mass is the share that could be read"
         ]
+    elif _asks_for_labels(judge):
+        notes = [f"label_mass is exact where no label is null; else {lower}"]
     else:
-        notes = [
-            f"the endpoint lists only its {judge.top_logprobs} most probable tokens: label_mass is a lower bound, and "
-            "a label that is not among them is null"
-        ]
+        notes = [lower]
     notes.append("which weights answer, and in which precision, is the endpoint's word")
     if address.scheme == "http" and not _LOCAL.fullmatch(address.hostname or ""):
         notes.append("the endpoint's address is http, not https: texts and key travel unencrypted")

@@ -1,51 +1,66 @@
-"""The two ways to put a task to an OpenAI-compatible endpoint, and how each answer is read.
+"""The two ways to put a task to an OpenAI-compatible endpoint, and how its answers are read.
 
 `Completions` sends token ids up to the verdict's opener, exactly as the vLLM engine does. `Chat` sends turns and asks
-for the bare label, which it reads at the first token. No HTTP here: bodies of requests and answers as JSON values.
+for the bare label, which it reads at the first token. No HTTP here: requests and answers are JSON values, and a
+conversation about a task is a generator that yields the one and is sent the other.
 """
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
 from trustjudge_ray.config import JudgeConfig
 from trustjudge_ray.identity import content_hash
 from trustjudge_ray.judging.base import Reading
-from trustjudge_ray.judging.labels import LabelError, build_table, read_alternatives
-from trustjudge_ray.judging.prompts import PromptBuilder
+from trustjudge_ray.judging.labels import LabelError, read_alternatives
+from trustjudge_ray.judging.openai_answers import (
+    ZERO,
+    AnswerError,
+    choices,
+    first_token,
+    mapping,
+    most_probable,
+    number,
+    text,
+    unlisted,
+)
+from trustjudge_ray.judging.openai_rationale import (
+    chat_section,
+    completion_of,
+    refuse_arguments,
+    said,
+    token_id,
+    writing_notes,
+)
+from trustjudge_ray.judging.openai_requests import (
+    ADVICE,
+    DRAWN_TOKENS,
+    Request,
+    Requests,
+    Talk,
+    draws,
+    not_a_logprob,
+    seeded,
+    several_tokens,
+)
 from trustjudge_ray.judging.protocols import Protocol, fill, task_slots
 from trustjudge_ray.judging.tokens import Tokenizer, own_ids
+from trustjudge_ray.judging.vllm_rationale import Section, kept
+from trustjudge_ray.judging.vllm_reading import Asked, Question, asked, reader_of
 
-_TOKEN_ID = "token_id:"
-_DRAWN_TOKENS = 16
-"""Room for a drawn label and what ends it."""
-_ZERO = -9999.0
-_ADVICE = (
-    "use a protocol whose labels are single tokens, such as score-5, or engine vllm, which reads labels of several, "
-    "or distribution: sampled"
-)
-
-
-class AnswerError(ValueError):
-    """An endpoint's answer does not hold what was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The body of a request, without the model's name, and what is known about its prompt."""
-
-    body: dict[str, Any]
-    truncated: bool = False
+_NO_LIMIT = 2**31
+_VERDICT = "Now the verdict alone, as it follows from what you wrote."
+_UNSHAPED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Nothing but the temperature shapes what is drawn; else a vLLM server takes the model's generation config."""
 
 
 class Chat:
-    """System text and worked examples as turns; the judge is asked for the bare label.
+    """System text and worked examples as turns; the judge is asked for the bare label, after a rationale in a turn of
+    its own.
 
     Attributes:
-        path: where the question goes.
+        path: where the requests go.
         hash: 32 hex digits over everything that the judge is told besides the task's texts.
         unsure: labels of which it is not known whether they are one token; to be tried on the endpoint.
         notes: what whoever reads the judgments must know.
@@ -58,59 +73,88 @@ class Chat:
 
         Raises:
             LabelError: a label is not one token of `tokenizer`.
+            ValueError: the endpoint cannot be told to write as the protocol says.
         """
+        refuse_arguments(protocol, judge)
         self.protocol, self._judge = protocol, judge
         self._sampled = judge.distribution == "sampled"
+        self._section = chat_section(protocol)
         self._turns = _turns(protocol)
-        self.hash = content_hash([self.path, self._turns, _asking(protocol), judge.template_arguments])
-        self.unsure = [text for text in protocol.label_texts if not (len(text) == 1 and text.isascii())]
+        stop = [] if self._section is None else [_verdict_turn(protocol), self._section.stop]
+        self.hash = content_hash([self.path, self._turns, _asking(protocol), judge.template_arguments, *stop])
+        self.unsure = [label for label in protocol.label_texts if not (len(label) == 1 and label.isascii())]
         if tokenizer is not None or self._sampled:
             self.unsure = []
         if tokenizer is not None and not self._sampled:
-            for text in protocol.label_texts:
-                ids = own_ids(tokenizer, text)
+            for label in protocol.label_texts:
+                ids = own_ids(tokenizer, label)
                 if len(ids) != 1:
-                    raise _several_tokens(protocol, text, tokenizer.convert_ids_to_tokens(ids))
+                    raise several_tokens(protocol, label, tokenizer.convert_ids_to_tokens(ids))
         self.notes = [
             "the judge is behind a chat endpoint: it is asked for the bare label instead of being given the verdict's "
             "opener, and it is not guaranteed that a response cannot leave its slot",
+            *writing_notes(protocol, judge),
         ]
 
-    def ask(self, task: dict[str, Any]) -> Question | Reading:
-        """The request for one TASK_TEXTS row."""
-        user = fill(self.protocol.user, task_slots(self.protocol, task)) + _asking(self.protocol)
-        body: dict[str, Any] = {"messages": [*self._turns, {"role": "user", "content": user}]}
-        if self._judge.template_arguments:
-            body["chat_template_kwargs"] = self._judge.template_arguments
-        if self._sampled:
-            return Question(body | {"max_tokens": _DRAWN_TOKENS, "temperature": 1.0, "top_p": 1.0})
-        return Question(
-            body
-            | {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0}
-            | {"logprobs": True, "top_logprobs": self._judge.top_logprobs}
-        )
+    def ask(self, task: dict[str, Any]) -> Talk | Reading:
+        """The requests for one TASK_TEXTS row."""
+        known: dict[str, Any] = {}
+        return Talk(self._requests(task, known), known)
 
-    def read(self, answer: Any) -> Reading:
+    def _requests(self, task: dict[str, Any], known: dict[str, Any]) -> Requests:
+        user = fill(self.protocol.user, task_slots(self.protocol, task))
+        if self._section is None:
+            turns = [*self._turns, _turn("user", user + _asking(self.protocol))]
+        else:
+            turns = [*self._turns, _turn("user", user)]
+            found = said((yield self._writing(turns, self._section, task)), self._section)
+            known |= found.known
+            if found.logprob is not None and math.isnan(found.logprob):
+                return not_a_logprob("a token of the rationale")
+            turns += [_turn("assistant", found.text), _turn("user", _verdict_turn(self.protocol))]
+        body = self._body(turns) | {"temperature": 1.0, "top_p": 1.0}
+        if self._sampled:
+            return (yield from self._draws(body, task))
+        answer = yield Request(body | {"max_tokens": 1, "logprobs": True, "top_logprobs": self._judge.top_logprobs})
+        return self._read(answer)
+
+    def _writing(self, turns: Sequence[dict[str, str]], section: Section, task: Mapping[str, Any]) -> Request:
+        sampling = section.sampling(task)
+        body = self._body(turns) | {name: sampling[name] for name in ("max_tokens", "temperature", "stop")}
+        body |= {"top_p": 1.0} | seeded(sampling["seed"])
+        return Request(body if self._sampled else body | {"logprobs": True}, writes=True)
+
+    def _body(self, turns: Sequence[dict[str, str]]) -> dict[str, Any]:
+        template = self._judge.template_arguments
+        return {"messages": list(turns)} | ({"chat_template_kwargs": template} if template else {})
+
+    def _draws(self, body: dict[str, Any], task: Mapping[str, Any]) -> Requests:
+        return draws(body | {"max_tokens": DRAWN_TOKENS}, self._drawn, task["task_id"], self._judge.n, self.protocol)
+
+    def _read(self, answer: Any) -> Reading:
         """The label distribution of an answer, without tokens and flags.
 
         Raises:
             AnswerError: it has none.
         """
-        listed = _first_token(answer).get("top_logprobs")
+        listed = first_token(answer).get("top_logprobs")
         if not isinstance(listed, list):
-            raise AnswerError("the endpoint's answer lists no log-probabilities")
-        pairs = [(_text(_mapping(entry).get("token")), _number(_mapping(entry).get("logprob"))) for entry in listed]
-        return read_alternatives(_most_probable(pairs, self._judge.top_logprobs), self.protocol.label_texts)
+            raise unlisted(choices(answer)[0])
+        pairs = [(text(mapping(entry).get("token")), number(mapping(entry).get("logprob"))) for entry in listed]
+        return read_alternatives(most_probable(pairs, self._judge.top_logprobs), self.protocol.label_texts)
 
-    def drawn(self, choice: Any) -> str:
+    def _drawn(self, choice: Any) -> str:
         """What a drawn answer says, "" where it was cut."""
-        choice = _mapping(choice)
-        said = _mapping(choice.get("message")).get("content") or ""
-        return "" if choice.get("finish_reason") == "length" else _text(said).strip()
+        content = mapping(mapping(choice).get("message")).get("content") or ""
+        return "" if mapping(choice).get("finish_reason") == "length" else text(content).strip()
 
 
 class Completions:
-    """Token ids up to the verdict's opener: the place and the tokens that the vLLM engine reads.
+    """Token ids up to the verdict's opener: the requests, the place and the tokens of the vLLM engine.
+
+    The server is asked for the log-probability of every label's token (`logprob_token_ids`, which vLLM 0.32 takes on
+    this route): then nothing is null and the label mass is exact. From a server that lists only its most probable
+    tokens, what is not among them is null. A thinking section and a rationale are written as in the engine.
 
     Attributes as `Chat`.
     """
@@ -122,117 +166,115 @@ class Completions:
         """`context` is the endpoint's in tokens; None does not cut prompts.
 
         Raises:
-            ValueError: the tokenizer or its template cannot carry the protocol (LabelError, TemplateError).
+            ValueError: labels of several tokens, or fields of requests with which the judge would write otherwise.
+            JudgeError: the tokenizer, its template or the context cannot carry the protocol.
         """
         assert tokenizer is not None
-        self.protocol, self._judge, self._context = protocol, judge, context
+        refuse_arguments(protocol, judge)
+        self.protocol, self._judge, self._tokenizer = protocol, judge, tokenizer
         self._sampled = judge.distribution == "sampled"
-        self._new_tokens = _DRAWN_TOKENS if self._sampled else 1
-        self._table = build_table(tokenizer, protocol)
-        if not self._sampled and len(self._table.nodes) > 1:
-            longest = max(range(len(self._table.paths)), key=lambda i: max(map(len, self._table.paths[i])))
-            path = max(self._table.paths[longest], key=len)
-            raise _several_tokens(protocol, protocol.label_texts[longest], tokenizer.convert_ids_to_tokens(list(path)))
-        self._prompts = PromptBuilder(
-            tokenizer,
-            protocol,
-            max_prompt_tokens=None if context is None else context - len(self._table.opener_ids) - self._new_tokens,
-            on_overflow=cast(Literal["truncate", "fail"], judge.on_overflow),
-            template_arguments=judge.template_arguments,
-        )
-        self.hash = content_hash([self.path, self._prompts.template_hash, self._table.opener_ids, self._table.paths])
-        self.notes = list(self._prompts.notes)
+        further = DRAWN_TOKENS - 1 if self._sampled else 0
+        self._reader = reader_of(judge, tokenizer, protocol, _NO_LIMIT if context is None else context - further)
+        table = self._reader.table
+        if not self._sampled and len(table.nodes) > 1:
+            longest = max(range(len(table.paths)), key=lambda i: max(map(len, table.paths[i])))
+            path = max(table.paths[longest], key=len)
+            raise several_tokens(protocol, protocol.label_texts[longest], tokenizer.convert_ids_to_tokens(list(path)))
+        self.hash = content_hash([self.path, self._reader.hash])
+        self.notes = [*self._reader.prompts.notes, *writing_notes(protocol, judge)]
 
-    def ask(self, task: dict[str, Any]) -> Question | Reading:
-        """The request for one TASK_TEXTS row, or the failed reading of one that cannot be put."""
+    def ask(self, task: dict[str, Any]) -> Talk | Reading:
+        """The requests for one TASK_TEXTS row, or the failed reading of one that cannot be put."""
+        one = asked(self._reader, task)
+        if isinstance(one, Reading):
+            return one
+        known: dict[str, Any] = {"truncated": one.truncated}
+        return Talk(self._requests(one, known), known)
+
+    def _requests(self, one: Asked, known: dict[str, Any]) -> Requests:
+        while (section := one.next_section()) is not None:
+            answer = yield self._writing(one, section)
+            self._keep(one, section, answer, known)
+        if any(math.isnan(written.logprob) for written in one.written.values()):
+            return not_a_logprob("a token that the judge wrote")
+        if not self._sampled:
+            return (yield from self._verdict(one))
+        prompt = _prompt(one.request(self._reader.table.opener_ids))
+        body = prompt | {"max_tokens": DRAWN_TOKENS, "temperature": 1.0, "stop": [self.protocol.closer or "\n"]}
+        return (yield from draws(body | _UNSHAPED, self._drawn, one.task["task_id"], self._judge.n, self.protocol))
+
+    def _writing(self, one: Asked, section: Section) -> Request:
+        sampling = section.sampling(one.task)
+        body = _prompt(one.request(section.before)) | _UNSHAPED | seeded(sampling["seed"])
+        body |= {name: sampling[name] for name in ("max_tokens", "temperature", "stop", "skip_special_tokens")}
+        return Request(body | {"logprobs": 0, "return_tokens_as_token_ids": True}, writes=True)
+
+    def _keep(self, one: Asked, section: Section, answer: Any, known: dict[str, Any]) -> None:
+        """Take in an answer to `_writing`, as the engine does."""
+        sent = one.request(section.before)["prompt_token_ids"]
         try:
-            prompt = self._prompts.build(task_slots(self.protocol, task))
-        except ValueError as error:
-            return Reading("engine_error", detail=f"the prompt cannot be built: {error}")
-        ids = [*prompt.token_ids, *self._table.opener_ids]
-        if prompt.too_long or (self._context is not None and len(ids) + self._new_tokens > self._context):
-            return Reading("too_long", detail=f"does not fit into the context of {self._context} tokens")
-        body: dict[str, Any] = {"prompt": ids, "max_tokens": self._new_tokens, "temperature": 1.0, "top_p": 1.0}
-        if self._sampled:
-            body |= {"stop": [self.protocol.closer or "\n"], "top_k": 0, "repetition_penalty": 1.0}
-        else:
-            body |= {"logprobs": self._judge.top_logprobs, "return_tokens_as_token_ids": True}
-        return Question(body, prompt.truncated)
+            written = kept(section, self._tokenizer, sent, completion_of(answer, section))
+        except (ValueError, IndexError, OverflowError) as error:
+            raise AnswerError(f"the {section.name} cannot be read: {error}") from error
+        one.add(section, written)
+        if section.name == "thinking":
+            known["thinking"] = written.text
+            if written.cut:
+                known["detail"] = f"the thinking was closed at its budget of {section.max_tokens} tokens"
+            return
+        known |= {"rationale": written.text, "rationale_cut": written.cut}
+        known |= {"rationale_logprob": written.logprob, "rationale_tokens": len(written.token_ids)}
 
-    def read(self, answer: Any) -> Reading:
-        """As `Chat.read`. Tokens that the endpoint names by id are summed by id, so that no two texts are confused."""
-        logprobs = _mapping(choices(answer)[0]).get("logprobs")
-        listed = logprobs.get("top_logprobs") if isinstance(logprobs, dict) else None
-        if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
-            raise AnswerError("the endpoint's answer lists no log-probabilities")
-        pairs = _most_probable([(key, _number(value)) for key, value in listed[0].items()], self._judge.top_logprobs)
-        if all(key.startswith(_TOKEN_ID) for key, _ in pairs):
-            return self._by_id(pairs)
-        if self._table.opener != self.protocol.opener:
+    def _verdict(self, one: Asked) -> Requests:
+        """The label distribution: exact where the endpoint reports the tokens that it is asked for."""
+        found: dict[int, float] = {}
+        for question, prompt in zip(self._reader.questions, one.questions(), strict=True):
+            pairs = _listed((yield self._question(question, prompt)))
+            ids = _by_id(pairs)
+            if ids is None or not _as_asked(ids, question):
+                return self._most_probable(pairs)
+            found |= ids
+        if any(math.isnan(value) for value in found.values()):
+            return not_a_logprob("a label")
+        node = self._reader.table.nodes[0]
+        return Reading(label_logprobs=self._reader.table.read([{i: _finite(found[i]) for i in node.token_ids}]))
+
+    def _question(self, question: Question, prompt: Mapping[str, Any]) -> Request:
+        body = _prompt(prompt) | {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0}
+        body |= {"logprobs": self._judge.top_logprobs, "logprob_token_ids": list(question.token_ids)}
+        return Request(body | {"return_tokens_as_token_ids": True})
+
+    def _most_probable(self, listed: Sequence[tuple[str, float]]) -> Reading:
+        """From the most probable tokens alone. What is named by id is summed by id, so that no two texts are
+        confused."""
+        pairs = most_probable(listed, self._judge.top_logprobs)
+        ids = _by_id(pairs)
+        table = self._reader.table
+        if ids is None and table.opener != self.protocol.opener:
             raise AnswerError(
                 "the endpoint names tokens by their text, and with this tokenizer a label joins with the opener's end"
             )
-        return read_alternatives(pairs, self.protocol.label_texts)
+        if ids is None:
+            return read_alternatives(pairs, self.protocol.label_texts)
+        if any(math.isnan(value) for value in ids.values()):
+            return not_a_logprob("a listed token")
+        values = table.read([{i: _finite(ids.get(i, -math.inf)) for i in table.nodes[0].token_ids}])
+        there = [any(path[0] in ids for path in paths) for paths in table.paths]
+        if not any(own and value != -math.inf for own, value in zip(there, values, strict=True)):
+            return Reading("no_label_mass", detail=f"no label is among the {len(ids)} listed tokens")
+        return Reading(label_logprobs=[value if own else None for value, own in zip(values, there, strict=True)])
 
-    def drawn(self, choice: Any) -> str:
-        """As `Chat.drawn`: the text up to the closer."""
-        choice = _mapping(choice)
+    def _drawn(self, choice: Any) -> str:
+        """What a drawn answer says up to the closer, "" where it was cut."""
+        choice = mapping(choice)
         if choice.get("finish_reason") == "length":
             return ""
-        moved = self.protocol.opener[len(self._table.opener) :]
-        return _text(choice.get("text")).removeprefix(moved).strip()
-
-    def _by_id(self, pairs: Sequence[tuple[str, float]]) -> Reading:
-        try:
-            found = {int(key.removeprefix(_TOKEN_ID)): value for key, value in pairs}
-        except ValueError:
-            raise AnswerError("the endpoint names a token by what is no id") from None
-        if any(math.isnan(value) for value in found.values()):
-            return Reading("bad_logprob", detail="a listed log-probability is not one")
-        found = {token: value if value > _ZERO else -math.inf for token, value in found.items()}
-        node = self._table.nodes[0]
-        values = self._table.read([{token: found.get(token, -math.inf) for token in node.token_ids}])
-        listed = [any(path[0] in found for path in paths) for paths in self._table.paths]
-        if not any(there and value != -math.inf for there, value in zip(listed, values, strict=True)):
-            return Reading("no_label_mass", detail=f"no label is among the {len(found)} listed tokens")
-        return Reading(label_logprobs=[v if there else None for v, there in zip(values, listed, strict=True)])
+        moved = self.protocol.opener[len(self._reader.table.opener) :]
+        return text(choice.get("text")).removeprefix(moved).strip()
 
 
 Route = Chat | Completions
 ROUTES: dict[str, type[Chat] | type[Completions]] = {"chat": Chat, "completions": Completions}
-
-
-def choices(answer: Any) -> list[Any]:
-    """The choices of an answer, at least one.
-
-    Raises:
-        AnswerError: there are none.
-    """
-    found = _mapping(answer).get("choices")
-    if not isinstance(found, list) or not found:
-        raise AnswerError("the endpoint's answer has no choices")
-    return found
-
-
-def usage(answer: Any) -> dict[str, int | None]:
-    """`prompt_tokens` and `cached_tokens` as the endpoint counted them, None where it does not say."""
-    told = answer.get("usage") if isinstance(answer, dict) else None
-    told = told if isinstance(told, dict) else {}
-    details = told.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return {"prompt_tokens": _count(told.get("prompt_tokens")), "cached_tokens": _count(cached)}
-
-
-def counted(drawn: Sequence[str], protocol: Protocol) -> Reading:
-    """A distribution from drawn verdicts: ln of each label's share of *all* draws; a label never drawn has −inf.
-
-    What is not exactly a label is in no label's share, so the label mass is the share that could be read.
-    """
-    counts = Counter(drawn)
-    shares = [counts[text] / len(drawn) for text in protocol.label_texts]
-    if not any(shares):
-        return Reading("no_label_mass", detail=f"none of {len(drawn)} draws is a label; the first is {drawn[0][:60]!r}")
-    return Reading(label_logprobs=[math.log(share) if share else -math.inf for share in shares])
 
 
 def trial(label: str) -> dict[str, Any]:
@@ -247,32 +289,40 @@ def tried(label: str, answer: Any, protocol: Protocol) -> None:
     Raises:
         LabelError: the label is several tokens, or the answer does not show it.
     """
-    token = _text(_first_token(answer).get("token"))
-    text = token.removeprefix(" ")
-    if text == label:
+    token = text(first_token(answer).get("token"))
+    repeated = token.removeprefix(" ")
+    if repeated == label:
         return
-    if text and label.startswith(text):
-        raise _several_tokens(protocol, label, [token, "…"])
+    if repeated and label.startswith(repeated):
+        raise several_tokens(protocol, label, [token, "…"])
     raise LabelError(
         f"protocol {protocol.name}: cannot tell whether label {label!r} is one token of this endpoint (asked to repeat "
-        f"it, the endpoint began with {token[:40]!r}); name the model's tokenizer in judge.tokenizer, or {_ADVICE}"
-    )
-
-
-def _several_tokens(protocol: Protocol, label: str, tokens: Sequence[str]) -> LabelError:
-    return LabelError(
-        f"protocol {protocol.name}: an endpoint's answer is read at one token, and label {label!r} takes several "
-        f"({list(tokens)}); {_ADVICE}"
+        f"it, the endpoint began with {token[:40]!r}); name the model's tokenizer in judge.tokenizer, or {ADVICE}"
     )
 
 
 def _turns(protocol: Protocol) -> list[dict[str, str]]:
-    """The turns before the task's own; examples answer with the bare label, as the judge is to."""
-    turns = [{"role": "system", "content": protocol.system}] if protocol.system.strip() else []
+    """The turns before the task's own; examples answer with the bare label, as the judge is to, and where they have a
+    rationale it is a turn before that, as the judge's is."""
+    turns = [_turn("system", protocol.system)] if protocol.system.strip() else []
     for example in protocol.examples:
-        turns.append({"role": "user", "content": fill(protocol.user, example.slots) + _asking(protocol)})
-        turns.append({"role": "assistant", "content": example.label})
+        user = fill(protocol.user, example.slots)
+        if example.rationale is None:
+            turns.append(_turn("user", user + _asking(protocol)))
+        else:
+            turns += [_turn("user", user), _turn("assistant", example.rationale)]
+            turns.append(_turn("user", _verdict_turn(protocol)))
+        turns.append(_turn("assistant", example.label))
     return turns
+
+
+def _turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def _verdict_turn(protocol: Protocol) -> str:
+    """The user turn after a rationale."""
+    return _VERDICT + _asking(protocol)
 
 
 def _asking(protocol: Protocol) -> str:
@@ -286,47 +336,31 @@ def _asking(protocol: Protocol) -> str:
     return f"\n\nAnswer with {which}, and write nothing else, no quotes."
 
 
-def _first_token(answer: Any) -> Mapping[str, Any]:
-    logprobs = _mapping(choices(answer)[0]).get("logprobs")
-    content = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if not isinstance(content, list) or not content:
-        raise AnswerError("the endpoint's answer lists no log-probabilities")
-    return _mapping(content[0])
+def _prompt(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A request to the engine in the words of a completions endpoint."""
+    return {"prompt" if name == "prompt_token_ids" else name: value for name, value in request.items()}
 
 
-def _most_probable(pairs: Sequence[tuple[str, float]], most: int) -> list[tuple[str, float]]:
-    """The `most` highest: some endpoints list the token that was drawn besides, whose presence is chance.
-
-    Raises:
-        AnswerError: there are none.
-    """
-    if not pairs:
-        raise AnswerError("the endpoint's answer lists no log-probabilities")
-    if len(pairs) <= most or any(math.isnan(value) for _, value in pairs):
-        return list(pairs)
-    return sorted(pairs, key=lambda pair: -pair[1])[:most]
+def _listed(answer: Any) -> list[tuple[str, float]]:
+    """The tokens at the verdict's place as a completions endpoint names them, with their log-probabilities."""
+    logprobs = mapping(choices(answer)[0]).get("logprobs")
+    listed = logprobs.get("top_logprobs") if isinstance(logprobs, dict) else None
+    if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict) or not listed[0]:
+        raise unlisted(choices(answer)[0])
+    return [(name, number(value)) for name, value in listed[0].items()]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise AnswerError(f"the endpoint's answer has {type(value).__name__} where a mapping is meant")
-    return value
+def _by_id(pairs: Sequence[tuple[str, float]]) -> dict[int, float] | None:
+    """The log-probabilities by token id, or None where a token is named by its text."""
+    found = [(token_id(name), value) for name, value in pairs]
+    named = {i: value for i, value in found if i is not None}
+    return named if len(named) == len(pairs) else None
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise AnswerError(f"the endpoint's answer has {type(value).__name__} where a text is meant")
-    return value
+def _as_asked(ids: Mapping[int, float], question: Question) -> bool:
+    """Whether an endpoint reports the tokens that it was asked for, and beside them only the one that it drew."""
+    return set(question.token_ids) <= ids.keys() and len(ids) <= len(question.token_ids) + 1
 
 
-def _number(value: Any) -> float:
-    """A log-probability; null is NaN, which JSON cannot write otherwise."""
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise AnswerError(f"the endpoint's answer has {type(value).__name__} where a log-probability is meant")
-    return float(value)
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _finite(value: float) -> float:
+    return value if value > ZERO else -math.inf

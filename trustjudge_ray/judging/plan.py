@@ -4,7 +4,7 @@ Deterministic: the same responses, specs and settings give the same table, whate
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -12,11 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from trustjudge_ray.config import PlanConfig
-from trustjudge_ray.identity import content_hash, id_key, joined_hash, seed_of
+from trustjudge_ray.identity import content_hash, hash_of, id_key, joined, joined_hash, seed_of
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.schema import TASK_TEXTS, TASKS, check
 
+_ROWS_AT_ONCE = 50_000
+"""Rows are made as Python tuples, which take ten times the memory of a table's, and turned into a table so many at a
+time."""
+
 Pair = tuple[dict[str, Any], dict[str, Any]]
+_FAULTS = ("empty_response", "error_marker")
+_ORDERS = {order: joined(order) for order in ("AB", "BA", "")}
+
 Ask = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, str | None]
 """Question, response a, response b and order."""
 
@@ -47,17 +54,31 @@ def plan(responses: pa.Table, specs: list[Spec], settings: PlanConfig, error_mar
     protocol that shows a reference, and a row without one). Any other task has a row for
     each of its protocol's samples, and for each of `settings.repeat` repetitions if it is drawn to be judged again.
 
+    Who else is in the corpus changes no task: with another model or question there are further tasks, and those that
+    there were have the ids that they had, so that a store has their judgments. It is in the nature of `blocks` and
+    `matching` that the pairs of a question are drawn anew when it gets another answer, and the scores alone stay. In
+    any design a question is another one when its messages or its reference change, and the sides of a pair change
+    where a question whose response ids were all whole numbers gets one that is not, if the two orders differ on them.
+
     Returns:
         Rows sorted by judge, protocol, question, first shown and second shown answer, and sample. Repetitions follow
         those of their judge and protocol, shuffled, so that they meet other tasks in their batches.
     """
     questions = _questions(responses, error_markers)
     rows: list[tuple] = []
+    tables = []
     for wanted in specs:
-        asked = [ask for question in questions for ask in _asks(wanted.protocol, question, settings)]
-        for ask in asked:
-            rows += (_row(wanted, *ask, sample) for sample in range(_samples(wanted.protocol, ask)))
-        rows += _again(wanted, asked, settings)
+        writer = _Rows(wanted)
+        for ask in _all_asks(wanted.protocol, questions, settings):
+            rows += writer.of(ask)
+            if len(rows) >= _ROWS_AT_ONCE:
+                tables.append(_table(rows))
+                rows = []
+        rows += _again(writer, _all_asks(wanted.protocol, questions, settings), settings)
+    return pa.concat_tables([*tables, _table(rows)])
+
+
+def _table(rows: list[tuple]) -> pa.Table:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(TASKS)
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, TASKS, strict=True)], schema=TASKS)
 
@@ -106,13 +127,14 @@ def _questions(responses: pa.Table, error_markers: list[str]) -> list[dict[str, 
         for row in rows:
             row["reference"] = reference
             row["text_hash"] = joined_hash(*row["replies"])
+            row["joined"] = joined(row["response_id"], row["model"], row["text_hash"])
             row["fault"] = _fault(row["replies"], markers)
         asked = [part for m in rows[0]["messages"] for part in (m["role"] or "", m["content"] or "")]
         questions.append(
             {
                 "question_id": question_id,
                 "category": rows[0]["category"],
-                "hash": joined_hash(*asked, "reference", reference or ""),
+                "joined": joined(question_id, joined_hash(*asked, "reference", reference or "")),
                 "responses": rows,
             }
         )
@@ -138,24 +160,21 @@ def _asks(protocol: Protocol, question: dict[str, Any], settings: PlanConfig) ->
     return ((question, response, None, None) for response in question["responses"])
 
 
-def _samples(protocol: Protocol, ask: Ask) -> int:
-    """How many rationales are asked for; one row where no judge is asked."""
-    _, a, b, _ = ask
-    return protocol.samples if _known_status(a, b, protocol)[0] is None else 1
+def _all_asks(protocol: Protocol, questions: list[dict[str, Any]], settings: PlanConfig) -> Iterator[Ask]:
+    """What is judged of all questions, one after the other."""
+    return (ask for question in questions for ask in _asks(protocol, question, settings))
 
 
-def _again(wanted: Spec, asked: list[Ask], settings: PlanConfig) -> list[tuple]:
+def _again(writer: "_Rows", asked: Iterable[Ask], settings: PlanConfig) -> list[tuple]:
     """Rows of repetitions 1 … `settings.repeat`. A pair is drawn with all its orders, everything with its samples."""
     if not settings.repeat:
         return []
-    drawn = [
-        ask for ask in asked if _known_status(ask[1], ask[2], wanted.protocol)[0] is None and _is_drawn(ask, settings)
-    ]
+    drawn = [ask for ask in asked if writer.status(ask)[0] is None and _is_drawn(ask, settings)]
     numbers = [
-        (sample, repeat) for repeat in range(1, settings.repeat + 1) for sample in range(wanted.protocol.samples)
+        (sample, repeat) for repeat in range(1, settings.repeat + 1) for sample in range(writer.spec.protocol.samples)
     ]
-    rows = [_row(wanted, *ask, sample, repeat) for sample, repeat in numbers for ask in drawn]
-    random.Random(seed_of("again", str(settings.seed), wanted.hash)).shuffle(rows)
+    rows = [writer.row(ask, sample, repeat, None, None) for sample, repeat in numbers for ask in drawn]
+    random.Random(seed_of("again", str(settings.seed), writer.spec.hash)).shuffle(rows)
     return rows
 
 
@@ -171,51 +190,55 @@ def _comparisons(question: dict[str, Any], settings: PlanConfig) -> Iterator[Ask
     games = []
     for first, second in DESIGNS[settings.design](question["responses"], settings, rng):
         a, b = sorted((first, second), key=lambda row: place[id(row)])
-        orders = ("AB", "BA") if settings.orders == "both" else (rng.choice(("AB", "BA")),)
+        orders = ("AB", "BA") if settings.orders == "both" else (_drawn_order(question, a, b, settings),)
         games += [(a, b, order) for order in orders]
     games.sort(key=lambda g: (place[id(g[0] if g[2] == "AB" else g[1])], place[id(g[1] if g[2] == "AB" else g[0])]))
     return ((question, a, b, order) for a, b, order in games)
 
 
-def _row(
-    wanted: Spec, question: dict, a: dict, b: dict | None, order: str | None, sample: int, repeat: int = 0
-) -> tuple:
-    status, detail = _known_status(a, b, wanted.protocol)
-    ids = [a["response_id"], a["model"], a["text_hash"]]
-    ids += [b["response_id"], b["model"], b["text_hash"], order or ""] if b else []
-    ids += [str(sample), str(repeat)]
-    task_id = joined_hash(wanted.hash, wanted.protocol.kind, question["question_id"], question["hash"], *ids)
-    return (
-        task_id,
-        wanted.hash,
-        wanted.protocol.kind,
-        wanted.protocol.name,
-        wanted.judge,
-        question["question_id"],
-        question["category"],
-        a["response_id"],
-        a["model"],
-        b["response_id"] if b else None,
-        b["model"] if b else None,
-        order,
-        sample,
-        repeat,
-        status,
-        detail,
-    )
+def _drawn_order(question: dict[str, Any], a: dict[str, Any], b: dict[str, Any], settings: PlanConfig) -> str:
+    """The one order of a pair: drawn for the pair alone, so that it stays when other answers come."""
+    ids = (question["question_id"], a["response_id"], b["response_id"])
+    return ("AB", "BA")[seed_of("order", str(settings.seed), *ids) & 1]
 
 
-def _known_status(a: dict, b: dict | None, protocol: Protocol) -> tuple[str | None, str | None]:
-    sides = {"a": a} | ({"b": b} if b else {})
-    for fault in ("empty_response", "error_marker"):
-        hit = [side for side, row in sides.items() if row["fault"] == fault]
-        if hit:
-            return fault, ",".join(hit)
-    if b and a["replies"] == b["replies"]:
-        return "identical", None
-    if "reference" in protocol.slots and not (a["reference"] or "").strip():
-        return "missing_reference", f"protocol {protocol.name} shows a reference, and the row has none"
-    return None, None
+class _Rows:
+    """Writes the rows of a spec. What every task of a spec, a question or a response has in common is joined once, so
+    that a task id costs one hash of a few hundred bytes."""
+
+    def __init__(self, wanted: Spec) -> None:
+        self.spec = wanted
+        self._begins = joined(wanted.hash, wanted.protocol.kind)
+        self._names = (wanted.hash, wanted.protocol.kind, wanted.protocol.name, wanted.judge)
+        self._shows_reference = "reference" in wanted.protocol.slots
+
+    def of(self, ask: Ask) -> list[tuple]:
+        """A row for each rationale that is asked for; one where no judge is asked."""
+        status, detail = self.status(ask)
+        samples = self.spec.protocol.samples if status is None else 1
+        return [self.row(ask, sample, 0, status, detail) for sample in range(samples)]
+
+    def row(self, ask: Ask, sample: int, repeat: int, status: str | None, detail: str | None) -> tuple:
+        question, a, b, order = ask
+        pieces = [self._begins, question["joined"], a["joined"]]
+        pieces += [b["joined"], _ORDERS[order or ""]] if b else []
+        task_id = hash_of(b"".join(pieces) + b"%d:%d%d:%d" % (len(str(sample)), sample, len(str(repeat)), repeat))
+        ids = (a["response_id"], a["model"], *((b["response_id"], b["model"]) if b else (None, None)))
+        names = (task_id, *self._names, question["question_id"], question["category"])
+        return (*names, *ids, order, sample, repeat, status, detail)
+
+    def status(self, ask: Ask) -> tuple[str | None, str | None]:
+        """Status and detail, where they are known without a judge."""
+        _, a, b, _ = ask
+        if a["fault"] or (b and b["fault"]):
+            sides = {"a": a} | ({"b": b} if b else {})
+            fault = next(f for f in _FAULTS if any(row["fault"] == f for row in sides.values()))
+            return fault, ",".join(side for side, row in sides.items() if row["fault"] == fault)
+        if b and a["text_hash"] == b["text_hash"]:
+            return "identical", None
+        if self._shows_reference and not (a["reference"] or "").strip():
+            return "missing_reference", f"protocol {self.spec.protocol.name} shows a reference, and the row has none"
+        return None, None
 
 
 def _full(rows: list[dict], settings: PlanConfig, rng: random.Random) -> Iterator[Pair]:

@@ -4,6 +4,8 @@ Not a model. Its name in every table starts with `scripted`.
 """
 
 import math
+import os
+import signal
 import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -13,7 +15,7 @@ import pyarrow as pa
 
 from trustjudge_ray.config import ConfigError
 from trustjudge_ray.identity import seed_of
-from trustjudge_ray.judging.base import Reading
+from trustjudge_ray.judging.base import JudgeGone, Reading
 from trustjudge_ray.judging.protocols import Protocol
 
 
@@ -40,6 +42,9 @@ class Script:
             it has one. Each has the probability of the most probable label, so that the perplexity of an output is
             the inverse of that: the surer judgment has the lower one.
         seconds_per_batch: how long a batch takes.
+        poison: a text; a batch in which an answer or a question contains it ends the engine.
+        death: how it ends: `kill` (its process is killed, without a word), `gone` (it says that it is gone), or `start`
+            (its process is killed whenever it loads, whatever it would be asked).
     """
 
     quality: dict[str, float] = field(default_factory=dict)
@@ -51,8 +56,12 @@ class Script:
     intransitivity: float = 0.0
     rationale: int = 0
     seconds_per_batch: float = 0.0
+    poison: str | None = None
+    death: str = "kill"
 
 
+_DEATHS = ("kill", "gone", "start")
+_TEXTS = ("poison", "death")
 _SHARES = {"position_bias": 1.0, "failure_rate": 1.0, "intransitivity": 0.25}
 """Fields that are shares, and the greatest each can be."""
 _LATER = ("intransitivity", "rationale")
@@ -72,9 +81,13 @@ def script(given: dict[str, Any]) -> Script:
         raise ConfigError(f"judge.scripted: unknown key '{unknown[0]}'; it has {known}")
     planted = Script(**given)
     for name, value in asdict(planted).items():
+        if name in _TEXTS:
+            continue
         for number in value.values() if name == "quality" and isinstance(value, dict) else [value]:
             if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
                 raise ConfigError(f"judge.scripted.{name}: got {value!r}; numbers")
+    if planted.death not in _DEATHS or not isinstance(planted.poison, str | None) or planted.poison == "":
+        raise ConfigError(f"judge.scripted: poison is a text, and death one of {list(_DEATHS)}")
     for name in ("noise", "seconds_per_batch"):
         if getattr(planted, name) < 0:
             raise ConfigError(f"judge.scripted.{name}: got {getattr(planted, name)!r}; 0 or more")
@@ -89,7 +102,8 @@ def script(given: dict[str, Any]) -> Script:
 def identity(given: dict[str, Any]) -> dict[str, Any]:
     """What decides this judge's answers."""
     decides = asdict(script(given))
-    decides.pop("seconds_per_batch")
+    for name in ("seconds_per_batch", *_TEXTS):
+        del decides[name]
     for name in _LATER:
         if not decides[name]:
             del decides[name]
@@ -102,9 +116,19 @@ class ScriptedJudge:
     def __init__(self, given: dict[str, Any], protocols: dict[str, Protocol]) -> None:
         self._script = script(given)
         self._protocols = protocols
+        if self._script.death == "start":
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def judge(self, tasks: pa.Table) -> list[Reading]:
-        """One reading for each TASK_TEXTS row, in order."""
+        """One reading for each TASK_TEXTS row, in order.
+
+        Raises:
+            JudgeGone: there is poison among them.
+        """
+        if self._script.poison and _contains(tasks, self._script.poison):
+            if self._script.death == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise JudgeGone(f"a planted death on {len(tasks)} judgments")
         if self._script.seconds_per_batch:
             time.sleep(self._script.seconds_per_batch)
         columns = ("task_id", "protocol", "question_id", "response_a", "model_a", "response_b", "model_b", "order")
@@ -161,6 +185,15 @@ class ScriptedJudge:
         fair = np.exp(logits - np.logaddexp.reduce(logits))
         mixed = (1 - self._script.position_bias) * fair + self._script.position_bias * np.array([1.0, 0.0, 0.0])
         return [math.log(p) if p > 0 else -math.inf for p in mixed]
+
+
+def _contains(tasks: pa.Table, text: str) -> bool:
+    """Whether a question or an answer of these tasks contains a text."""
+    for task in tasks.select(["messages", "replies_a", "replies_b"]).to_pylist():
+        asked = [message["content"] or "" for message in task["messages"]]
+        if any(text in shown for shown in [*asked, *task["replies_a"], *(task["replies_b"] or [])]):
+            return True
+    return False
 
 
 def _share(*names: str) -> float:

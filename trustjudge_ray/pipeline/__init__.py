@@ -6,8 +6,18 @@ pool of judge actors, each written as a part of every bucket in it). Only ledger
 driver. Ray is imported here and in no other package.
 """
 
+from trustjudge_ray.pipeline.counting import count_judgments
 from trustjudge_ray.pipeline.judges import judge_identity, judge_pending
 from trustjudge_ray.pipeline.planning import Planned, plan_tasks, read_corpus
 from trustjudge_ray.pipeline.session import start, stop
 
-__all__ = ["Planned", "judge_identity", "judge_pending", "plan_tasks", "read_corpus", "start", "stop"]
+__all__ = [
+    "Planned",
+    "count_judgments",
+    "judge_identity",
+    "judge_pending",
+    "plan_tasks",
+    "read_corpus",
+    "start",
+    "stop",
+]

@@ -16,8 +16,10 @@ Ledger = dict[str, Any]
 
 WHOLE: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow", "zero_copy_batch": True}
 """A block is a batch: nothing is copied or cut."""
+ONE: dict[str, Any] = WHOLE | {"batch_size": 1}
+"""The same for blocks of one row, which is how whole tables travel: with GPUs Ray Data refuses to go without a size."""
 
-_OURS = "JudgeError|StorageError|CorpusError|CorpusConfigError|SchemaError|ConfigError"
+_OURS = "JudgeError|RunError|StorageError|CorpusError|CorpusConfigError|SchemaError|ConfigError"
 
 
 def one_each(rows: list[Ledger]) -> ray.data.Dataset:
@@ -28,6 +30,31 @@ def one_each(rows: list[Ledger]) -> ray.data.Dataset:
 def in_blocks(blocks: list[list[Ledger]]) -> ray.data.Dataset:
     """A dataset of these blocks, each a task of its own; empty ones are left out."""
     return ray.data.from_arrow([pa.Table.from_pylist(block) for block in blocks if block])
+
+
+def row_by_row(dataset: ray.data.Dataset) -> ray.data.Dataset:
+    """The dataset with every row that a later stage yields as a block of its own, passed on at once.
+
+    By default Ray Data gathers what a task yields into blocks of many megabytes. A whole table travels as one row
+    (`packed`), and a stage that yields a million tables holds one of them.
+    """
+    dataset.context.target_max_block_size = 1
+    return dataset
+
+
+def packed(table: pa.Table) -> pa.Table:
+    """A table as one row."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return pa.table({"packed": pa.array([sink.getvalue().to_pybytes()], pa.large_binary())})
+
+
+def unpacked(block: pa.Table) -> pa.Table:
+    """The table in a block of one row; nothing is copied."""
+    (row,) = block.column("packed").combine_chunks()
+    with pa.ipc.open_stream(row.as_buffer()) as stream:
+        return stream.read_all()
 
 
 def on_rows(work: Callable[..., Ledger], batch: pa.Table) -> pa.Table:

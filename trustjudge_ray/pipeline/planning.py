@@ -3,19 +3,21 @@
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
 from trustjudge_ray import ingest
-from trustjudge_ray.config import Config
+from trustjudge_ray.config import Config, CorpusConfig
 from trustjudge_ray.corpus import reader
 from trustjudge_ray.judging import base, plan
-from trustjudge_ray.pipeline.blocks import WHOLE, Ledger, in_blocks, ledgers_of, on_rows, one_each
+from trustjudge_ray.pipeline.blocks import WHOLE, Ledger, as_ledgers, in_blocks, ledgers_of, on_rows
 from trustjudge_ray.schema import check
 from trustjudge_ray.store import PENDING_TASKS, RunFolder
+
+_READING_TASKS = 64
+"""Files are read in at least so many tasks, also on a cluster that has yet to grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,38 @@ class Planned:
 
 
 def read_corpus(config: Config, folder: RunFolder) -> list[Ledger]:
-    """Read every file of the corpus into the folder's buckets; a ledger each."""
+    """Read every file of the corpus into the folder's buckets; a ledger each.
+
+    A task reads one file, or where there are very many some of them, so that a corpus of many small files is not
+    staged in even smaller ones.
+    """
     files = reader.expand(list(config.corpus.paths), folder.options)
     ingest.clear(folder)
-    read = functools.partial(on_rows, functools.partial(_ingest, corpus=config.corpus, folder=folder))
-    ledgers = ledgers_of(one_each([{"path": path} for path in files]).map_batches(read, **WHOLE, num_cpus=1))
+    tasks = max(_READING_TASKS, 4 * math.ceil(ray.cluster_resources().get("CPU", 1.0)))
+    dataset = in_blocks([[{"path": path} for path in files[first::tasks]] for first in range(tasks)])
+    read = functools.partial(_ingest, corpus=config.corpus, folder=folder)
+    ledgers = ledgers_of(dataset.map_batches(read, **WHOLE, num_cpus=1))
     return sorted(ledgers, key=lambda ledger: ledger["source"])
 
 
-def plan_tasks(config: Config, folder: RunFolder, specs: list[plan.Spec], buckets: list[int]) -> Planned:
-    """Settle and plan every bucket; write its tasks, and the judgments that need no judge."""
+def plan_tasks(
+    config: Config,
+    folder: RunFolder,
+    specs: list[plan.Spec],
+    buckets: list[int],
+    again: frozenset[str] = frozenset(),
+) -> Planned:
+    """Settle and plan every bucket; write its tasks, and the judgments that need no judge.
+
+    A task is pending if no run that shares the store has a judgment of it. What is read of the judgments are the task
+    ids of one bucket at a time, of this run's specs alone.
+
+    Args:
+        again: judgments with these statuses do not count.
+    """
     if not buckets:
         return Planned(0, 0, 0, {})
-    work = functools.partial(_plan_bucket, config=config, folder=folder, specs=specs, questions=None)
+    work = functools.partial(_plan_bucket, config=config, folder=folder, specs=specs, questions=None, again=again)
     if config.run.limit is not None:
         work = functools.partial(work, questions=ingest.first_questions(folder, config.run.limit))
     tasks = 2 * math.ceil(ray.cluster_resources().get("CPU", 1.0))
@@ -62,16 +83,21 @@ def plan_tasks(config: Config, folder: RunFolder, specs: list[plan.Spec], bucket
     return Planned(tasks_of, comparisons, preset, pending)
 
 
-def _ingest(path: str, corpus: Any, folder: RunFolder) -> Ledger:
-    return ingest.ingest_file(path, corpus, folder)
+def _ingest(batch: pa.Table, corpus: CorpusConfig, folder: RunFolder) -> pa.Table:
+    return as_ledgers(ingest.ingest_files(batch["path"].to_pylist(), corpus, folder))
 
 
 def _plan_bucket(
-    bucket: int, config: Config, folder: RunFolder, specs: list[plan.Spec], questions: set[str] | None
+    bucket: int,
+    config: Config,
+    folder: RunFolder,
+    specs: list[plan.Spec],
+    questions: set[str] | None,
+    again: frozenset[str],
 ) -> Ledger:
     responses = ingest.settle_bucket(bucket, folder, questions)
     tasks = plan.plan(responses, specs, config.plan, list(config.corpus.error_markers))
-    done = folder.judged(bucket)
+    done = folder.judged(bucket, {spec.hash for spec in specs}, again)
     missing = pa.array([task_id not in done for task_id in tasks["task_id"].to_pylist()], pa.bool_())
     known = pc.is_valid(tasks["status"])
     preset = tasks.filter(pc.and_(known, missing))

@@ -15,8 +15,9 @@ import ray.data
 
 from trustjudge_ray.config import ClusterConfig, ConfigError
 
-LIGHT = {"num_cpus": 0.5}
-"""What reading and writing take beside the judges."""
+READING = {"num_cpus": 0.01}
+"""What a reader of shards takes beside the judges: it mostly waits for them. Not nothing, and not what a judge takes:
+Ray Data would make one stage of the two."""
 
 _LOCAL_ENVIRONMENT = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",  # Ray's C++ parts print into the user's terminal; errors come as exceptions
@@ -84,12 +85,12 @@ def _judge_cpus(cluster: ClusterConfig) -> float:
 def _refuse_too_small(cluster: ClusterConfig) -> None:
     """Ray would wait for ever for what a local cluster does not have, or if judges held every CPU."""
     have = ray.cluster_resources()
-    needs = {"CPU": _judge_cpus(cluster) + LIGHT["num_cpus"], "GPU": cluster.replicas * cluster.gpus_per_replica}
+    needs = {"CPU": _judge_cpus(cluster) + READING["num_cpus"], "GPU": cluster.replicas * cluster.gpus_per_replica}
     for kind, need in needs.items():
         if need > have.get(kind, 0.0):
             raise ConfigError(
-                f"cluster: {cluster.replicas} replicas need {need:g} {kind}s (with {LIGHT['num_cpus']:g} CPUs to read "
-                f"and write), this machine's Ray has {have.get(kind, 0.0):g}; lower cluster.replicas or "
+                f"cluster: {cluster.replicas} replicas need {need:g} {kind}s (with {READING['num_cpus']:g} CPUs to "
+                f"read), this machine's Ray has {have.get(kind, 0.0):g}; lower cluster.replicas or "
                 f"cluster.{kind.lower()}s_per_replica, or join a larger cluster with cluster.address"
             )
 

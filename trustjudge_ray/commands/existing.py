@@ -1,0 +1,210 @@
+"""Commands about a run that is there: evaluate, report, show, retry; and import, which makes one."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from trustjudge_ray.commands.judging import finish, with_ray
+from trustjudge_ray.commands.options import JSON, OVERRIDES, RUN, existing_folder, folder
+
+if TYPE_CHECKING:
+    from trustjudge_ray.retrying import Retried
+    from trustjudge_ray.runs import Notify
+
+
+@click.command()
+@RUN
+@OVERRIDES
+@JSON
+def evaluate(run_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Compute scores, verdicts, metrics and ratings again from the judgments of a run.
+
+    \b
+    trustjudge evaluate runs/demo analysis.tolerances=[0,0.5] analysis.k=[3,4]
+    """
+    from trustjudge_ray import runs
+
+    opened = existing_folder(run_path, overrides)
+    found = runs.evaluate(opened, runs.analysis_settings(opened, list(overrides)))
+    for warning in found.warnings:
+        click.echo(f"note: {warning}", err=True)
+    summary = {"metrics": found.metrics.height, "ratings": found.ratings.height, "warnings": found.warnings}
+    click.echo(runs.as_json_line(summary) if as_json else f"{run_path}: {found.metrics.height} metrics")
+
+
+@click.command()
+@RUN
+@OVERRIDES
+def report(run_path: str, overrides: tuple[str, ...]) -> None:
+    """Write the report of a run again from its tables."""
+    from trustjudge_ray import runs
+
+    opened = existing_folder(run_path, overrides)
+    click.echo(runs.report(opened))
+    click.echo(f"report: {opened.path}/report.html")
+
+
+@click.command()
+@RUN
+@OVERRIDES
+@click.option(
+    "--reason",
+    "reasons",
+    multiple=True,
+    metavar="STATUS",
+    help="Only what failed with this status; give it once for each. By default every failure on the judge's side.",
+)
+@JSON
+def retry(run_path: str, overrides: tuple[str, ...], reasons: tuple[str, ...], as_json: bool) -> None:
+    """Ask the judge of a run again where it failed; then evaluate and report, as `run` does.
+
+    The run's own configuration is used, so call it where the run was started, with the same environment. What failed
+    because of the corpus (an empty answer) would fail again and is refused: mend the corpus and `run`. What has no
+    judgment yet is judged too.
+
+    \b
+    trustjudge retry runs/demo
+    trustjudge retry s3://bucket/runs/nightly --reason engine_error judge.timeout=120
+    """
+    from trustjudge_ray import retrying, runs
+
+    wanted = retrying.reasons_of(reasons)
+    loaded = retrying.configuration(existing_folder(run_path, overrides), list(overrides))
+    if retrying.failed(loaded, wanted).is_empty():
+        click.echo(f"nothing to retry: no judgment of {run_path} is {' or '.join(sorted(wanted))}", err=as_json)
+        if as_json:
+            click.echo(runs.as_json_line({"retried": {}}))
+        return
+
+    def work(notify: "Notify") -> "Retried":
+        return retrying.retry(loaded, wanted, notify)
+
+    done = with_ray(work)
+    click.echo(done.report)
+    click.echo(f"report: {loaded.config.out.rstrip('/')}/report.html")
+    for was, now in done.became.items():
+        still = "".join(f", {rows} {status}" for status, rows in now.items() if status != "ok")
+        click.echo(f"{was}: {sum(now.values())} judged again, {now.get('ok', 0)} ok now{still}", err=as_json)
+    finish(done.judged, as_json, retried=done.became)
+
+
+@click.command()
+@RUN
+@click.argument("rest", nargs=-1, metavar="[TASK_ID] [key=value]...")
+@click.option("--question", metavar="ID", help="List the judgments of a question.")
+@click.option("--pair", nargs=2, metavar="A B", help="With --question: only of these two responses.")
+@click.option("--response", metavar="ID", help="With --question: only those about this response.")
+@click.option("--protocol", metavar="NAME", help="With --question: only of this protocol.")
+@click.option("--tokens", is_flag=True, help="Show the prompt's token ids.")
+@JSON
+def show(
+    run_path: str,
+    rest: tuple[str, ...],
+    question: str | None,
+    pair: tuple[str, str] | None,
+    response: str | None,
+    protocol: str | None,
+    tokens: bool,
+    as_json: bool,
+) -> None:
+    """The exact prompt, the label table and the probabilities behind one judgment.
+
+    \b
+    trustjudge show runs/demo 3f9a            (a task id, or its beginning)
+    trustjudge show runs/demo --question arith-1 --pair quartz-xl chalk-s
+    """
+    from trustjudge_ray import printing, runs, showing
+
+    ids = [text for text in rest if "=" not in text]
+    if len(ids) + (question is not None) != 1:
+        raise click.UsageError("show: give either a TASK_ID, or --question")
+    if question is None and (pair or response or protocol):
+        raise click.UsageError("show: --pair, --response and --protocol go with --question")
+    opened = existing_folder(run_path, [text for text in rest if "=" in text])
+    if question is None:
+        found = showing.judgment(opened, ids[0])
+        lines = list(printing.judgment_lines(found, tokens))
+    else:
+        wanted = (*(pair or ()), *((response,) if response is not None else ()))
+        rows = showing.judgments_about(opened, question, wanted, protocol)
+        found, lines = {"judgments": rows}, [printing.list_line(row) for row in rows]
+    click.echo(runs.as_json_line(printing.as_json(found)) if as_json else "\n".join(lines))
+
+
+class _ManyValued(click.Command):
+    """Lets an option take all values up to the next option: `--single a.jsonl b.jsonl`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        many = {"--single", "--pairs", "--questions"}
+        spread: list[str] = []
+        current = None
+        for arg in args:
+            if arg.startswith("-"):
+                current = arg if arg in many else None
+                spread += [] if current else [arg]
+            else:
+                spread += [current, arg] if current else [arg]
+        return super().parse_args(ctx, spread)
+
+
+@click.command("import", cls=_ManyValued)
+@click.argument("kind", metavar="FORMAT", type=click.Choice(["oracle", "trustjudge", "battles"]))
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option("--single", multiple=True, metavar="FILE...", help="trustjudge: judgments of single answers.")
+@click.option("--pairs", multiple=True, metavar="FILE...", help="trustjudge: judgments of pairs.")
+@click.option("--questions", multiple=True, metavar="FILE", help="trustjudge: questions, for categories and scores.")
+@click.option("--out", required=True, metavar="RUN", help="The run folder to make.")
+@click.option("--judge", "judge_name", help="What the judge is called, where the files do not say.")
+@click.option(
+    "--scale", type=click.IntRange(min=2), help="trustjudge: points of the scores, where the files do not say."
+)
+@JSON
+def import_(
+    kind: str,
+    files: tuple[str, ...],
+    single: tuple[str, ...],
+    pairs: tuple[str, ...],
+    questions: tuple[str, ...],
+    out: str,
+    judge_name: str | None,
+    scale: int | None,
+    as_json: bool,
+) -> None:
+    """Make a run folder from judgments that another system made.
+
+    \b
+    trustjudge import oracle DIR --out runs/oracle
+    trustjudge import trustjudge --single J_single_answer_grade_5_points.jsonl --pairs J_pairs.jsonl --out RUN
+    trustjudge import battles battles.parquet --out runs/arena
+    """
+    from trustjudge_ray import imported_runs, runs
+
+    paths = _import_files(kind, [*files, *single, *pairs, *questions])
+    summary = imported_runs.import_judgments(kind, paths, folder(out, ()), judge_name, scale)
+    statuses = ", ".join(f"{n} {status}" for status, n in summary["statuses"].items())
+    click.echo(
+        f"{summary['judgments']} judgments ({statuses or 'none'}), {summary['quarantined']} rows not readable",
+        err=as_json,
+    )
+    if summary["quarantined"] > summary["judgments"]:
+        click.echo("warning: most rows could not be read; the quarantine of the run folder says why", err=True)
+    if as_json:
+        click.echo(runs.as_json_line(summary))
+
+
+def _import_files(kind: str, given: list[str]) -> list[str]:
+    from trustjudge_ray.imports import oracle
+    from trustjudge_ray.storage import present
+
+    if not given:
+        raise click.UsageError(f"import {kind}: no file given")
+    found: list[str] = []
+    for path in given:
+        inside = [f"{path.rstrip('/')}/{name}" for name in oracle.FILES] if kind == "oracle" else []
+        there = [file for file in inside if present(file)]
+        if inside and not there and not path.endswith(".jsonl"):
+            raise click.UsageError(
+                f"import oracle: {path}: a folder with {', '.join(oracle.FILES)}; none of them is there"
+            )
+        found += there or [path]
+    return found
