@@ -46,6 +46,12 @@ def test_a_distribution_that_cannot_be_used_is_a_status_not_a_number(logprobs, s
         }
 
 
+def test_what_an_engine_says_about_a_judgment_that_succeeded_is_kept():
+    said = base.Reading(label_logprobs=[-1.0, -1.0, -1.0], detail="the thinking was closed at its budget of 9 tokens")
+    rows = base.judgments(tasks("compare"), [said] * 2, PROTOCOLS).to_pylist()
+    assert {(row["status"], row["detail"]) for row in rows} == {("ok", said.detail)}
+
+
 def test_one_reading_too_few_is_an_error_not_a_shorter_table():
     with pytest.raises(ValueError, match="zip"):
         base.judgments(tasks("compare"), [base.Reading(label_logprobs=[0.0, -1.0, -1.0])], PROTOCOLS)

@@ -1,5 +1,6 @@
 """Judgments that kill engines, engines that only die, and processes that are told to end, on a real Ray."""
 
+import contextlib
 import json
 import os
 import signal
@@ -44,10 +45,14 @@ def judgments(folder: Path) -> pl.DataFrame:
     return pl.concat([pl.read_parquet(part) for part in (folder / "run" / "judgments").rglob("part-*.parquet")])
 
 
-def judge_processes() -> list[psutil.Process]:
-    """The processes of judge actors that this test's Ray started."""
-    mine = psutil.Process().children(recursive=True)
-    return [p for p in mine if p.is_running() and "JudgeActor" in " ".join(p.cmdline())]
+def judge_processes() -> set[int]:
+    """The ids of the processes of judge actors that this test's Ray started."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "JudgeActor" in " ".join(process.cmdline()):
+                found.add(process.pid)
+    return found
 
 
 @pytest.mark.parametrize("death", ["kill", "gone"])
@@ -73,6 +78,7 @@ def test_a_judgment_that_kills_the_engine_fails_with_a_reason_and_all_others_are
     assert again.now == 0
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_on_everything_ends_the_run_with_one_message(tmp_path: Path, local_ray: None):
     given = loaded(tmp_path, rows(QUESTIONS, MODELS), "run.engine_deaths=1", poison="says", death="gone")
     with pytest.raises(RunError, match=r"died 9 times in a row without one judgment .*a planted death on"):
@@ -90,16 +96,20 @@ def test_a_judge_that_is_told_to_end_is_replaced_and_nothing_fails(
     tmp_path: Path, local_ray: None, number: signal.Signals
 ):
     given = loaded(tmp_path, rows(QUESTIONS, MODELS), "run.batch_size=12", seconds_per_batch=0.3)
-    ended: list[int] = []
+    ended: set[int] = set()
+    later: set[int] = set()
 
     def end_the_judge(step: str, progress: object) -> None:
-        if step == "judging" and not ended:
-            for process in judge_processes():
-                ended.append(process.pid)
-                os.kill(process.pid, number)
+        if step == "judging" and ended:
+            later.update(judge_processes())
+        elif step == "judging":
+            ended.update(judge_processes())
+            for process in ended:
+                os.kill(process, number)
 
     judged = runs.judge(given, end_the_judge)
     assert ended
+    assert later - ended, "the process that was told to end went on"
     assert judged.statuses == {"ok": TASKS}
     found = judgments(tmp_path)
     assert (found.height, found["task_id"].n_unique()) == (TASKS, TASKS)

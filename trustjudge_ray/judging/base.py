@@ -116,7 +116,8 @@ def _row(task: dict, reading: Reading, protocol: Protocol, temperature: float) -
         "rationale_cut": reading.rationale_cut,
     }
     if status == "ok":
-        status, detail = _distribution_status(logprobs, protocol)
+        status, wrong = _distribution_status(logprobs, protocol)
+        detail = wrong or detail
     if status != "ok" or logprobs is None:
         return row | {"status": status, "detail": detail}
     swap = protocol.kind == "compare" and task["order"] == "BA"
