@@ -6,7 +6,7 @@ from pathlib import Path
 HEAVY = {
     "ray": {
         *("pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"),
-        *("pipeline.watch", "pipeline.metrics", "pipeline.placement"),
+        *("pipeline.watch", "pipeline.metrics", "pipeline.placement", "pipeline.ahead"),
     },
     "vllm": {"judging.vllm_engine"},
     "torch": {"judging.embedded"},

@@ -87,3 +87,10 @@ def test_a_finished_run_judges_nothing_and_a_new_model_exactly_its_own():
     figures = last_line("resume", "--small")
     assert (figures["judged"], figures["added"]) == (0, 4 * (1 + 2 * 20))
     assert figures["tasks_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_a_bucket_is_measured_at_two_sizes_and_what_lies_between_is_told_by_the_task():
+    figures = last_line("buckets", "--small")
+    assert 100 < figures["bytes"] < 1000
+    assert {"plan_us", "count_us", "read_us", "plan_kb", "count_kb", "read_kb"} <= figures.keys()

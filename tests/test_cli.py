@@ -94,23 +94,11 @@ def test_help_names_every_command_and_each_says_what_it_does():
 
 
 @pytest.mark.ray
-def test_run_judges_reports_and_says_so_when_nothing_is_left(tmp_path):
+@pytest.mark.slow
+def test_a_budget_ends_a_run_with_status_1_and_the_same_command_goes_on_until_nothing_is_left(tmp_path):
     corpus = write_corpus(tmp_path / "a.jsonl", rows(3, ["m1", "m2", "m3"]))
     path = config_file(tmp_path, {"paths": [str(corpus)]}, judge={"engine": "scripted"})
-    first = trustjudge("run", path, "--json")
-    assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout.splitlines()[-1])["now"] == 9 + 18
-    assert "Leaderboard by scripted" in first.stdout
-    second = trustjudge("run", path)
-    assert "nothing to judge: all 27 judgments are there" in second.stderr
-    assert (tmp_path / "run" / "report.txt").read_text() in second.stdout
-
-
-@pytest.mark.ray
-def test_a_budget_ends_a_run_with_status_1_and_the_same_command_goes_on(tmp_path):
-    corpus = write_corpus(tmp_path / "a.jsonl", rows(3, ["m1", "m2", "m3"]))
-    path = config_file(tmp_path, {"paths": [str(corpus)]}, judge={"engine": "scripted"}, run={"max_judgments": 20})
-    first = trustjudge("run", path, "--json")
+    first = trustjudge("run", path, "run.max_judgments=20", "--json")
     assert first.returncode == 1
     (said,) = [line for line in first.stderr.splitlines() if line.startswith("error: ")]
     assert "run.max_judgments is 20: 20 judgments were made in this start and 7 are left" in said
@@ -119,3 +107,7 @@ def test_a_budget_ends_a_run_with_status_1_and_the_same_command_goes_on(tmp_path
     second = trustjudge("run", path, "--json")
     assert second.returncode == 0, second.stderr
     assert json.loads(second.stdout.splitlines()[-1])["now"] == 7
+    assert "Leaderboard by scripted" in second.stdout
+    third = trustjudge("run", path)
+    assert "nothing to judge: all 27 judgments are there" in third.stderr
+    assert (tmp_path / "run" / "report.txt").read_text() in third.stdout

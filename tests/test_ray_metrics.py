@@ -24,9 +24,9 @@ def some_judgments() -> pa.Table:
     return base.judgments(tasks, readings, protocols)
 
 
-def exported(port: int) -> list[str]:
+def exported(port: int, judge: str) -> list[str]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return [line for line in answer.read().decode().splitlines() if "trustjudge_" in line and line[0] != "#"]
+        return [line for line in answer.read().decode().splitlines() if "trustjudge_" in line and judge in line]
 
 
 def value(lines: list[str], name: str, *tags: str) -> float:
@@ -39,13 +39,12 @@ def test_judgments_tokens_batches_and_deaths_are_exported(local_ray: None):
 
     from trustjudge_ray.pipeline.metrics import Metrics
 
-    kept = ray.remote(Metrics).options(num_cpus=0).remote("scripted-a")
+    kept = ray.remote(Metrics).options(num_cpus=0).remote("scripted-exported")
     ray.get([kept.batch.remote(some_judgments(), 2.0), kept.engine_died.remote()])
     port, deadline = ray.nodes()[0]["MetricsExportPort"], time.monotonic() + 90
-    while not any("engine_deaths" in line for line in exported(port)):
+    while "engine_deaths" not in "".join(lines := exported(port, "scripted-exported")):
         assert time.monotonic() < deadline, "nothing was exported"
         time.sleep(0.2)
-    lines = [line for line in exported(port) if "scripted-a" in line]
     total = "ray_trustjudge_judgments_total"
     assert value(lines, total, 'protocol="score-5"', 'status="ok"') == 2
     assert value(lines, total, 'protocol="compare"', 'status="ok"') == 1

@@ -10,9 +10,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from corpora import protocol_files, rows, write_corpus
-from openai_fixtures import KEY, KEY_NAME, CannedEndpoint, chat_answer, error
+from openai_fixtures import KEY, KEY_NAME, Canned, CannedEndpoint, chat_answer, error
 
-from trustjudge_ray import config, retrying
+from trustjudge_ray import config, retrying, runs
 from trustjudge_ray.config import ConfigError
 from trustjudge_ray.imported_runs import import_judgments
 from trustjudge_ray.judging import base, engines, plan, protocols
@@ -30,9 +30,9 @@ class Flaky:
 
     def __init__(self, endpoint: CannedEndpoint, *down: str) -> None:
         self.endpoint, self.down = endpoint, down
-        endpoint.otherwise = self._answer
+        endpoint.otherwise = self.answer
 
-    def _answer(self, request: dict):
+    def answer(self, request: dict) -> Canned:
         text = json.dumps(request["body"])
         return error(500, "overloaded") if any(word in text for word in self.down) else chat_answer()
 
@@ -42,29 +42,28 @@ class Flaky:
         return found
 
 
-@pytest.fixture
-def corpus(tmp_path) -> Path:
+def run_with(tmp_path: Path, endpoint: CannedEndpoint) -> config.LoadedConfig:
+    """A run that was made with the endpoint as it is: 4 questions, 2 models, and a third that says nothing once."""
     given = rows(4, ["m1", "m2"])
     given.append({**given[0], "model": "mute", "response": " "})
-    return write_corpus(tmp_path / "answers.jsonl", given)
-
-
-@pytest.fixture
-def settings(tmp_path, corpus, endpoint) -> Path:
-    """A configuration for the endpoint; its paths are relative to the folder that it lies in."""
     judge = {"engine": "openai_api", "model": "gpt-x", "base_url": endpoint.url, "api_key_env": KEY_NAME}
-    protocol_files(tmp_path)
-    path = tmp_path / "my.yaml"
-    text = {
-        "out": "run",
-        "corpus": {"paths": ["answers.jsonl"]},
+    settings = {
+        "out": str(tmp_path / "run"),
+        "corpus": {"paths": [str(write_corpus(tmp_path / "answers.jsonl", given))]},
         "judge": judge | {"max_retries": 0},
-        "protocols": ["score.yaml", "compare.yaml"],
+        "protocols": protocol_files(tmp_path),
         "cluster": {"num_cpus": 2},
         "run": {"max_failure_rate": 1.0},
     }
-    path.write_text(json.dumps(text))
-    return path
+    loaded = config.loads(json.dumps(settings), "my.yaml")
+    runs.run(loaded, lambda *_: None)
+    return loaded
+
+
+def retried(loaded: config.LoadedConfig) -> dict[str, dict[str, int]]:
+    """Retry whatever failed, with what the run folder keeps."""
+    kept = retrying.configuration(RunFolder(loaded.config.out), [])
+    return retrying.retry(kept, retrying.reasons_of([]), lambda *_: None).became
 
 
 def stored(run: Path) -> pl.DataFrame:
@@ -72,27 +71,23 @@ def stored(run: Path) -> pl.DataFrame:
 
 
 @pytest.mark.ray
-def test_a_retry_judges_what_failed_and_nothing_else_and_the_tables_have_one_row_a_task(tmp_path, settings, endpoint):
+def test_a_retry_judges_what_failed_and_nothing_else_and_the_tables_have_one_row_a_task(tmp_path, local_ray, endpoint):
     flaky = Flaky(endpoint, "m1 says 2.", "m2 says 6.")
-    assert trustjudge("run", settings, cwd=tmp_path).returncode == 0
+    loaded = run_with(tmp_path, endpoint)
     run, before = tmp_path / "run", stored(tmp_path / "run")
     broken = before.filter(pl.col("status") == "engine_error")
     assert broken.height == 2 + 4, "two scores, and both orders of the two pairs"
-    flaky.asked()
 
     flaky.down = ("m2 says 6.",)
-    part = trustjudge("retry", "run", "--json", cwd=tmp_path)
-    assert part.returncode == 0, part.stderr
-    said = json.loads(part.stdout.splitlines()[-1])
-    assert said["retried"] == {"engine_error": {"engine_error": 3, "ok": 3}}
-    assert said["now"] == broken.height
+    flaky.asked()
+    assert retried(loaded) == {"engine_error": {"engine_error": 3, "ok": 3}}
+    asked = [json.dumps(request["body"]) for request in flaky.asked()]
+    assert not any("says 0." in body or "says 4." in body for body in asked), "what was ok is not asked again"
 
     flaky.down = ()
-    flaky.asked()
-    done = trustjudge("retry", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "engine_error: 3 judged again, 3 ok now" in done.stdout
+    assert retried(loaded) == {"engine_error": {"ok": 3}}
     assert sum("m2 says 6." in json.dumps(request["body"]) for request in flaky.asked()) == 3
+    assert retrying.failed(loaded, retrying.reasons_of([])).is_empty()
 
     scores, verdicts = pl.read_parquet(run / "scores.parquet"), pl.read_parquet(run / "verdicts.parquet")
     assert not scores.select("question_id", "response_id", "rule").is_duplicated().any()
@@ -101,29 +96,28 @@ def test_a_retry_judges_what_failed_and_nothing_else_and_the_tables_have_one_row
     manifest = json.loads((run / "manifest.json").read_text())
     assert "engine_error" not in manifest["counts"]
     assert sum(manifest["counts"].values()) == manifest["tasks"] == before["task_id"].n_unique()
-    assert stored(run).filter(pl.col("task_id").is_in(broken["task_id"]), pl.col("status") == "ok").height == 6
-
-    again = trustjudge("retry", "run", cwd=tmp_path)
-    assert (again.returncode, flaky.asked()) == (0, [])
-    assert "nothing to retry: no judgment of run is bad_logprob or engine_error" in again.stdout
+    again = stored(run).join(broken.select("task_id"), on="task_id", how="semi")
+    assert again.filter(pl.col("status") == "ok").height == broken.height
 
 
 @pytest.mark.ray
-def test_a_retry_for_one_reason_leaves_the_others_and_the_failure_rate_still_counts(tmp_path, settings, endpoint):
+def test_the_command_retries_one_reason_says_what_came_of_it_and_counts_what_is_left(tmp_path, local_ray, endpoint):
     flaky = Flaky(endpoint, "m1 says 2.")
-    endpoint_says_nothing = [["The", -0.1]]
-    answer = flaky._answer
-    endpoint.otherwise = lambda request: (
-        chat_answer(endpoint_says_nothing) if "m2 says 4." in json.dumps(request["body"]) else answer(request)
-    )
-    assert trustjudge("run", settings, cwd=tmp_path).returncode == 0
+    failing, empty = flaky.answer, chat_answer([["The", -0.1]])
+    endpoint.otherwise = lambda request: empty if "m2 says 4." in json.dumps(request["body"]) else failing(request)
+    run_with(tmp_path, endpoint)
     flaky.down = ()
-    done = trustjudge("retry", "run", "--reason", "engine_error", "run.max_failure_rate=0.1", "--json", cwd=tmp_path)
+    wanted = ["--reason", "engine_error", "run.max_failure_rate=0.1", "--json"]
+    done = trustjudge("retry", "run", *wanted, cwd=tmp_path)
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["retried"] == {"engine_error": {"ok": 3}}
-    assert said["statuses"]["no_label_mass"] == 3
+    assert (said["now"], said["statuses"]["no_label_mass"]) == (3, 3)
+    assert "engine_error: 3 judged again, 3 ok now" in done.stderr
     assert done.returncode == 1, "what is left is over the limit"
     assert "over run.max_failure_rate" in done.stderr
+    nothing = trustjudge("retry", "run", "--reason", "engine_error", cwd=tmp_path)
+    assert (nothing.returncode, nothing.stderr) == (0, "")
+    assert nothing.stdout == "nothing to retry: no judgment of run is engine_error\n"
 
 
 def test_by_default_every_failure_on_the_judges_side_is_judged_again():

@@ -4,10 +4,13 @@ No Ray here: `validate` calls these one after the other, the pipeline calls them
 
 The responses of a question arrive from many files (one for each model). They meet in a staging area of the run folder:
 a task reads its files in small batches and stages parts of at most 64 MB by bucket; then each bucket is read as a
-whole. Memory is bounded by a part, later by a bucket, whatever the size of the corpus, and whichever worker or node
-dies, a task done again overwrites its own parts. Ray Data's shuffles do less: in Ray 2.60 its hash shuffle
-(`repartition(keys=…)`) collects the pieces in aggregator actors that are not restarted, so the death of one ends the
-run; and its sort shuffle keeps a reference for every pair of block and bucket in the driver.
+whole. Memory is bounded by a part, later by a bucket, whatever the size of the corpus; what is staged survives the
+death of any worker or node, and a task done again overwrites its own parts.
+
+Ray Data's own shuffle (`repartition(keys=…)`, which in Ray 2.60 is made of tasks) works on two CPUs and survives the
+death of its workers too. Staging is kept beside it because the shuffle holds the corpus in the nodes' object stores and
+has it read again where a node takes its share along, starts workers of an environment of its own (about ten seconds
+on two CPUs, more than a small run reads for), and is not there for `validate` and `plan`, which run without Ray.
 """
 
 from typing import Any

@@ -13,7 +13,8 @@ from trustjudge_ray import config, pipeline, runs
 
 PROTOCOLS = ("score-5", "compare")
 MODELS = 20
-BATCH = 1024
+BATCH = 512
+"""Ray Data's work is by the batch: a judge that takes no time gets larger ones than a real one."""
 
 
 def tasks_of(questions: int, models: int) -> int:
@@ -40,15 +41,15 @@ def write_corpus(folder: Path, questions: int, models: int) -> None:
                 file.write(json.dumps(row) + "\n")
 
 
-def write_config(folder: Path, name: str, **scripted: Any) -> Path:
-    """The configuration of a run `folder`/`name` over `folder`/corpus by the scripted judge."""
+def write_config(folder: Path, name: str, **further: Any) -> Path:
+    """The configuration of a run `folder`/`name` over `folder`/corpus by the scripted judge, with further sections."""
     given = {
         "out": str(folder / name),
         "corpus": {"paths": [str(folder / "corpus")]},
-        "judge": {"engine": "scripted", "scripted": {"noise": 0.05, **scripted}},
+        "judge": {"engine": "scripted", "scripted": {"noise": 0.05}},
         "protocols": list(PROTOCOLS),
         "run": {"batch_size": BATCH},
-    }
+    } | further
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(given), "utf-8")
     return path

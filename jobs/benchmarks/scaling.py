@@ -27,7 +27,8 @@ name: score-5
 kind: score
 labels: 5
 user: |
-  Rate this answer to {question}
+  Rate the answer to
+  {question}
 
   {answer}
 opener: "Score: ["
@@ -38,7 +39,8 @@ name: compare
 kind: compare
 labels: {first: A, second: B, tie: C}
 user: |
-  Compare two answers to {question}
+  Compare two answers to
+  {question}
 
   {answer_a}
 

@@ -9,18 +9,11 @@ pytest.register_assert_rewrite("trials", "verified", "drivers")
 
 from trials import Stage, Trial  # noqa: E402 (after the line above)
 
-TIMES = 3
-"""How often each fault is tried."""
 RECORD = Path("runs/faults.jsonl")
 
 
 def _whole(config: pytest.Config) -> bool:
     return "faults" in config.getoption("-m")
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "number" in metafunc.fixturenames:
-        metafunc.parametrize("number", range(TIMES))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,9 +47,9 @@ def begin(stage: Stage) -> Iterator[Callable[..., Trial]]:
     """Makes trials, whose processes end with the test; the undisturbed run is judged before."""
     made: list[Trial] = []
 
-    def new(fault: str, number: int, judge: str = "scripted", **options) -> Trial:
+    def new(fault: str, judge: str = "scripted", **options) -> Trial:
         stage.undisturbed(judge)
-        made.append(Trial(stage, fault, number, judge, **options))
+        made.append(Trial(stage, fault, judge, **options))
         return made[-1]
 
     yield new

@@ -10,12 +10,13 @@ import psutil
 
 JUDGE = "JudgeActor"
 """What the process of a judge is called."""
+_RAYS_OWN = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 _MEMORY = 80 * 2**20
 _QUIET = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
-    "RAY_DEDUP_LOGS": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",  # starting a worker anew costs seconds
 }
 
 
@@ -74,7 +75,7 @@ class Nodes:
         deadline = time.monotonic() + seconds
         while True:
             called = [_called(process) for process in self.workers()]
-            working = [name for name in called if name.startswith("ray::") and name != "ray::IDLE"]
+            working = [name for name in called if name.startswith("ray::") and not name.startswith(_RAYS_OWN)]
             if not working or time.monotonic() > deadline:
                 return working
             time.sleep(0.1)

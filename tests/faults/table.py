@@ -2,14 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 TIMES = 3
 BEGIN, END = "<!-- from the suite's record: begin -->", "<!-- from the suite's record: end -->"
-_ENDS = {False: "went on", True: "started again"}
 _HEAD = (
     "| fault | judge | times | at (share judged) | the driver | rows judged again | seconds lost | checks passed |\n"
     "|---|---|---|---|---|---|---|---|\n"
@@ -20,37 +17,27 @@ def table(records: list[dict[str, Any]]) -> str:
     """Markdown: one line for each fault, in the order of the record.
 
     Raises:
-        ValueError: a fault was tried less than three times, or nothing was.
+        ValueError: a fault came less than three times, or nothing was tried.
     """
-    faults: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for record in records:
-        faults.setdefault((record["fault"], record["judge"]), []).append(record)
-    few = [fault for (fault, _), trials in faults.items() if len(trials) < TIMES]
-    if few or not faults:
+    few = [record["fault"] for record in records if len(record["at"]) < TIMES]
+    if few or not records:
         raise ValueError(f"tried less than {TIMES} times: {few or 'every fault'}; run the whole suite")
-    return _HEAD + "".join(_line(fault, judge, trials) for (fault, judge), trials in faults.items())
+    return _HEAD + "".join(map(_line, records))
 
 
-def _line(fault: str, judge: str, trials: list[dict[str, Any]]) -> str:
-    went_on = sum(trial["starts"] == 1 for trial in trials)
-    again = len(trials) - went_on
-    driver = f"went on {went_on}×, started again {again}×" if went_on and again else _ENDS[again > 0]
+def _line(record: dict[str, Any]) -> str:
+    times, again = len(record["at"]), record["starts"] - 1
     cells = [
-        fault,
-        judge,
-        str(len(trials)),
-        ", ".join(f"{trial['progress']:.0%}" for trial in trials),
-        driver,
-        _span(trial["again"] for trial in trials),
-        _span(round(max(trial["lost"], 0)) for trial in trials),
-        f"{sum(len(trial['checks']) for trial in trials)}",
+        record["fault"],
+        record["judge"],
+        str(times),
+        ", ".join(f"{share:.0%}" for share in record["at"]),
+        f"started again {again}×" if again else "went on",
+        f"{record['again'] / times:.0f}",
+        f"{max(record['lost'], 0) / times:.0f}",
+        str(len(record["checks"])),
     ]
     return "| " + " | ".join(cells) + " |\n"
-
-
-def _span(values: Iterable[int]) -> str:
-    found = sorted(values)
-    return str(found[0]) if found[0] == found[-1] else f"{median(found):g} ({found[0]}–{found[-1]})"
 
 
 def main(record: Path, page: Path) -> None:

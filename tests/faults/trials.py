@@ -1,9 +1,12 @@
-"""One run with one fault: begun, disturbed at a drawn moment, ended, compared with the undisturbed run, recorded."""
+"""A run and a fault: begun, disturbed at drawn moments, ended, compared with the undisturbed run, recorded."""
 
+import contextlib
 import json
 import random
+import re
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +16,12 @@ import verified
 from corpora import protocol_files, rows, write_corpus
 from drivers import Driver
 from nodes import Nodes
-from proxy import FaultProxy
+from proxy import FaultProxy, Hold
 from s3_fixtures import KEY, SECRET, Gateway
 
 from trustjudge_ray.store import RunFolder
 
-_SCRIPTED = {"engine": "scripted", "scripted": {"noise": 0.1, "seconds_per_batch": 0.25}}
+_SCRIPTED = {"engine": "scripted", "scripted": {"noise": 0.1, "seconds_per_batch": 0.5}}
 _ENGINE = {"model": "embedded", "max_model_len": 512}
 
 
@@ -41,9 +44,13 @@ class Work:
 
 
 WORK = {
-    "scripted": Work(24, ("m1", "m2", "m3"), _SCRIPTED, 8, 2, verified.SAME),
+    "scripted": Work(18, ("m1", "m2", "m3", "m4"), _SCRIPTED, 8, 2, verified.SAME),
     "vLLM": Work(16, ("m1", "m2"), _ENGINE, 8, 1, verified.SAME_ENGINE),
 }
+
+
+TIMES = 3
+"""How often each fault comes, in a run of its own: once in each third of it."""
 
 
 @dataclass
@@ -51,17 +58,16 @@ class Record:
     """What a trial found: a line of the suite's record.
 
     Attributes:
-        progress: share of the tasks that were committed when the fault came.
+        at: share of the tasks that were committed when the fault came, each time.
         starts: how often the command was given; 1 where the run went on by itself.
         again: tasks that a judge was given again.
-        lost: seconds more than the undisturbed run took.
+        lost: seconds more than the undisturbed run took, all starts together.
         further: rows in the store that the tables leave out.
     """
 
     fault: str
-    trial: int
     judge: str
-    progress: float = 0.0
+    at: list[float] = field(default_factory=list)
     starts: int = 0
     again: int = 0
     lost: float = 0.0
@@ -83,7 +89,7 @@ class Stage:
         self.proxy = FaultProxy(self.gateway.port)
         noting = str(Path(__file__).parent / "noting")
         path = ":".join(filter(None, [noting, str(Path(__file__).parents[2])]))
-        self.nodes = Nodes(3, 2, {"PYTHONPATH": path, "TRUSTJUDGE_BATCHES": str(self.batches)})
+        self.nodes = Nodes(3, 1, {"PYTHONPATH": path, "TRUSTJUDGE_BATCHES": str(self.batches)})
         self._undisturbed: dict[str, tuple[verified.Ended, float]] = {}
 
     def close(self) -> None:
@@ -92,18 +98,16 @@ class Stage:
         self.gateway.close()
 
     def undisturbed(self, judge: str) -> tuple[verified.Ended, float]:
-        """The run that nothing disturbs, and its seconds when everything has been started once."""
+        """The run that nothing disturbs, and its seconds."""
         if judge not in self._undisturbed:
-            for number in range(2):
-                trial = Trial(self, "undisturbed", number, judge)
-                driver = trial.start()
-                trial.goes_on(driver)
+            trial = Trial(self, "undisturbed", judge)
+            trial.goes_on(trial.start())
             self._undisturbed[judge] = verified.ended(trial.folder), trial.seconds
         return self._undisturbed[judge]
 
 
 class Trial:
-    """A fault, for the `number`-th time. What is random about it is drawn from its name and number.
+    """A run with a fault. What is random about it is drawn from the fault's name.
 
     Args:
         local: a folder of this machine for the run, instead of the store.
@@ -114,24 +118,23 @@ class Trial:
         self,
         stage: Stage,
         fault: str,
-        number: int,
         judge: str = "scripted",
         local: Path | None = None,
         overrides: tuple[str, ...] = (),
     ) -> None:
         self.stage, self.work = stage, WORK[judge]
-        self.record = Record(fault, number, judge)
-        self.seed = zlib.crc32(f"{fault} {number}".encode())
-        self.rng = random.Random(self.seed)
+        self.record = Record(fault, judge)
+        seed = zlib.crc32(fault.encode())
+        self.rng = random.Random(seed)
         self.drivers: list[Driver] = []
         self.seconds = 0.0
-        name = f"{fault}-{number}-{judge}".replace(" ", "-").replace("'", "").replace(",", "")
+        name = re.sub(r"\W+", "-", f"{fault} {judge}")
         self._local, self._overrides = local, overrides
         self._out = str(local) if local else f"s3://{stage.gateway.where.bucket}/{name}/run"
         self.folder = RunFolder(self._out, {} if local else dict(stage.gateway.where.options))
         self._config = stage.scratch / f"{name}.yaml"
         self._config.write_text(json.dumps(self._tree()))
-        stage.proxy.begin(self.seed)
+        stage.proxy.begin(seed)
         stage.nodes.heal()
         stage.batches.write_text("")
 
@@ -150,7 +153,7 @@ class Trial:
             "protocols": stage.protocols,
             "storage_options": {} if self._local else options,
             "run": {"batch_size": work.batch_size},
-            "cluster": {"address": stage.nodes.address, "replicas": work.replicas},
+            "cluster": {"address": stage.nodes.address, "replicas": work.replicas, "cpus_per_replica": 0.5},
         }
 
     # --- the run -----------------------------------------------------------------------------
@@ -185,14 +188,19 @@ class Trial:
         return code, said
 
     def goes_on_or_again(self, driver: Driver) -> None:
-        """Wait for the driver; where the fault ended it with a message and status 1, give the command once more."""
-        code, said = self.ends(driver)
-        if code == 0:
-            return
+        """Wait for the driver; where the fault ended it with a message and status 1, give the command again."""
+        while True:
+            code, said = self.ends(driver)
+            if code == 0:
+                return
+            driver = self._again(code, said)
+
+    def _again(self, code: int, said: str) -> Driver:
         assert code == 1, said
         assert "Traceback" not in said, said
+        assert self.record.starts < 2 * TIMES, said
         self.record.note = said.splitlines()[-1]
-        self.goes_on(self.start())
+        return self.start()
 
     def _ended(self, driver: Driver) -> tuple[int, str, str]:
         found = driver.end()
@@ -208,19 +216,40 @@ class Trial:
             return self.stage.proxy.rows
         return sum(pq.read_metadata(part).num_rows for part in self._local.glob("judgments/**/part-*.parquet"))
 
-    def moment(self, low: float = 0.1, high: float = 0.8) -> int:
-        """A random progress, in rows."""
-        return int(self.rng.uniform(low, high) * self.work.tasks)
+    def moments(self) -> list[int]:
+        """Random progresses, in rows: one early in each third of the run."""
+        return [int((i + self.rng.uniform(0.1, 0.7)) / TIMES * self.work.tasks) for i in range(TIMES)]
 
-    def reach(self, driver: Driver, committed: int | None = None) -> None:
-        """Wait until so many rows are committed, by default a random number; that is the moment."""
-        wanted = self.moment() if committed is None else committed
-        driver.wait_until(lambda: self.rows >= wanted, f"{wanted} rows")
+    def reach(self, driver: Driver, committed: int) -> None:
+        """Wait until so many rows are committed; that is the moment."""
+        driver.wait_until(lambda: self.rows >= committed, f"{committed} rows")
+        assert driver.process.poll() is None, f"the run was over at {committed} rows: {driver.said}"
         self.now()
+
+    def reach_or_again(self, driver: Driver, committed: int) -> Driver:
+        """The same; where a fault ends the driver with a message and status 1, the command is given again. The driver
+        that works then."""
+        while self.rows < committed:
+            try:
+                driver.wait_until(lambda: self.rows >= committed, f"{committed} rows")
+            except AssertionError:
+                if driver.process.poll() is None:
+                    raise
+                driver = self._again(*self.ends(driver))
+        self.now()
+        return driver
+
+    @contextlib.contextmanager
+    def in_a_part(self, driver: Driver, committed: int) -> Iterator[Hold]:
+        """The same moment, while the next part is being written: half of it has gone to the store."""
+        with self.stage.proxy.holding_a_part(committed) as hold:
+            driver.wait_until(hold.held.is_set, f"a part is written after {committed} rows")
+            self.now()
+            yield hold
 
     def now(self) -> None:
         """This is the moment of the fault."""
-        self.record.progress = self.rows / self.work.tasks
+        self.record.at.append(self.rows / self.work.tasks)
 
     @property
     def begun(self) -> int:

@@ -53,8 +53,8 @@ def cpu_environment(threads: int | None = None) -> dict[str, str]:
 
 
 def claim_compile_cache() -> dict[str, str]:
-    """Environment variables that give this process compiled kernels of its own, to be set before it imports vLLM; {} for
-    a CPU build, which compiles nothing, and where the user has set VLLM_CACHE_ROOT.
+    """Environment variables that give this process compiled kernels of its own, to be set before it imports vLLM; {}
+    for a CPU build, which compiles nothing, and where the user has set VLLM_CACHE_ROOT.
 
     Engines that start at once on one machine have overwritten each other's compiled files (vLLM issue 24601). Each
     takes the first numbered folder that no living process holds, under `$TRUSTJUDGE_CACHE/compiled`, so that a replica

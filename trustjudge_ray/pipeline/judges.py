@@ -19,6 +19,7 @@ from trustjudge_ray.identity import bucket_of, joined_hash
 from trustjudge_ray.judging import base, engines
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.pipeline import placement
+from trustjudge_ray.pipeline.ahead import limit_ahead
 from trustjudge_ray.pipeline.blocks import (
     ONE,
     WHOLE,
@@ -77,7 +78,7 @@ def judge_pending(
     attempts = keep_attempts(config.run.engine_deaths)
     with placement.placed(judge, config.cluster) as resources:
         dataset = (
-            row_by_row(one_each(work))
+            limit_ahead(row_by_row(one_each(work)), most + 2)
             .map_batches(read, **WHOLE, **READING, compute=few)
             .map_batches(JudgeActor, fn_constructor_args=(duty, attempts), **ONE, **_pool(judge, config), **resources)
         )
