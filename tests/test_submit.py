@@ -93,7 +93,7 @@ def _end(mark: str) -> None:
                 marked.append(process)
         except psutil.Error:
             continue
-    _, alive = psutil.wait_procs(marked, timeout=15)
+    _, alive = psutil.wait_procs(marked, timeout=6)
     for process in alive:
         process.kill()
     psutil.wait_procs(alive, timeout=15)

@@ -19,19 +19,19 @@ def table(records: list[dict[str, Any]]) -> str:
     Raises:
         ValueError: a fault came less than three times, or nothing was tried.
     """
-    few = [record["fault"] for record in records if len(record["at"]) < TIMES]
+    few = [record["fault"] for record in records if record["times"] < TIMES]
     if few or not records:
         raise ValueError(f"tried less than {TIMES} times: {few or 'every fault'}; run the whole suite")
     return _HEAD + "".join(map(_line, records))
 
 
 def _line(record: dict[str, Any]) -> str:
-    times, again = len(record["at"]), record["starts"] - 1
+    times, again = record["times"], record["starts"] - 1
     cells = [
         record["fault"],
         record["judge"],
         str(times),
-        ", ".join(f"{share:.0%}" for share in record["at"]),
+        ", ".join(f"{share:.0%}" for share in record["at"]) or "–",
         f"started again {again}×" if again else "went on",
         f"{record['again'] / times:.0f}",
         f"{max(record['lost'], 0) / times:.0f}",

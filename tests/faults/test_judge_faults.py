@@ -85,8 +85,8 @@ def test_answers_that_kill_every_engine_become_failed_rows_and_the_run_goes_on(b
     poison = f"{model} says 3"  # the sums 30, 32 and 34 of the last three questions
     overrides = (f"judge.scripted.poison={poison}", "run.max_failure_rate=0.5")
     trial = begin("three answers that kill every engine", overrides=overrides)
-    driver = trial.start()
-    trial.goes_on(driver)
+    trial.goes_on(trial.start())
+    trial.record.times = TIMES
     asked = pl.col("question_id").is_in([str(trial.work.questions - 1 - i) for i in range(TIMES)])
     shown = asked & ((pl.col("model_a") == model) | (pl.col("model_b") == model).fill_null(False))
     trial.check(verified.same_but(shown))

@@ -22,6 +22,7 @@ def test_a_store_that_dies_while_judges_work_is_waited_for_or_the_run_started_ag
     driver = trial.start()
     for rows in trial.moments():
         driver = trial.reach_or_again(driver, rows)
+        trial.now()
         trial.stage.gateway.kill()
         absent(trial)
     trial.goes_on_or_again(driver)
@@ -33,7 +34,6 @@ def test_a_store_that_dies_in_the_middle_of_a_part_has_no_half(begin):
     driver = trial.start()
     for rows in trial.moments():
         driver = trial.reach_or_again(driver, rows)
-        trial.record.at.pop()
         with trial.in_a_part(driver, rows) as hold:
             trial.stage.gateway.kill()
             hold.release(complete=True)
@@ -63,6 +63,7 @@ def test_a_store_with_troubles_slows_a_run_down_and_changes_nothing(begin, fault
     trial.now()
     for rows in trial.moments()[1:]:
         driver = trial.reach_or_again(driver, rows)
+        trial.now()
         proxy.weather = trouble(trial.rng.uniform)
     trial.goes_on_or_again(driver)
     counts = proxy.counts

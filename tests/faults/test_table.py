@@ -8,6 +8,7 @@ import table
 RECORD = {
     "fault": "x",
     "judge": "scripted",
+    "times": 3,
     "at": [0.2, 0.5, 0.8],
     "starts": 3,
     "again": 24,
@@ -29,7 +30,7 @@ def test_the_table_replaces_the_former_one_and_nothing_else(tmp_path):
         assert (before.startswith("before\n"), "old" in before, after) == (True, False, f"{table.END}\nafter\n")
 
 
-@pytest.mark.parametrize("records", [[], [RECORD | {"at": [0.2, 0.5]}]])
+@pytest.mark.parametrize("records", [[], [RECORD | {"times": 2}]])
 def test_a_fault_that_came_less_than_three_times_is_no_line(records):
     with pytest.raises(ValueError, match="less than 3 times"):
         table.table(records)

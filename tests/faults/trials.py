@@ -45,7 +45,7 @@ class Work:
 
 WORK = {
     "scripted": Work(18, ("m1", "m2", "m3", "m4"), _SCRIPTED, 8, 2, verified.SAME),
-    "vLLM": Work(16, ("m1", "m2"), _ENGINE, 8, 1, verified.SAME_ENGINE),
+    "vLLM": Work(16, ("m1", "m2", "m3"), _ENGINE, 8, 1, verified.SAME_ENGINE),
 }
 
 
@@ -58,7 +58,8 @@ class Record:
     """What a trial found: a line of the suite's record.
 
     Attributes:
-        at: share of the tasks that were committed when the fault came, each time.
+        times: how often the fault came.
+        at: share of the tasks that were committed when it came, each time; of what lies in the corpus, nothing.
         starts: how often the command was given; 1 where the run went on by itself.
         again: tasks that a judge was given again.
         lost: seconds more than the undisturbed run took, all starts together.
@@ -67,6 +68,7 @@ class Record:
 
     fault: str
     judge: str
+    times: int = 0
     at: list[float] = field(default_factory=list)
     starts: int = 0
     again: int = 0
@@ -218,7 +220,7 @@ class Trial:
 
     def moments(self) -> list[int]:
         """Random progresses, in rows: one early in each third of the run."""
-        return [int((i + self.rng.uniform(0.1, 0.7)) / TIMES * self.work.tasks) for i in range(TIMES)]
+        return [int((i + self.rng.uniform(0.1, 0.5)) / TIMES * self.work.tasks) for i in range(TIMES)]
 
     def reach(self, driver: Driver, committed: int) -> None:
         """Wait until so many rows are committed; that is the moment."""
@@ -228,7 +230,7 @@ class Trial:
 
     def reach_or_again(self, driver: Driver, committed: int) -> Driver:
         """The same; where a fault ends the driver with a message and status 1, the command is given again. The driver
-        that works then."""
+        that works then. Not yet the moment."""
         while self.rows < committed:
             try:
                 driver.wait_until(lambda: self.rows >= committed, f"{committed} rows")
@@ -236,7 +238,6 @@ class Trial:
                 if driver.process.poll() is None:
                     raise
                 driver = self._again(*self.ends(driver))
-        self.now()
         return driver
 
     @contextlib.contextmanager
@@ -249,6 +250,7 @@ class Trial:
 
     def now(self) -> None:
         """This is the moment of the fault."""
+        self.record.times += 1
         self.record.at.append(self.rows / self.work.tasks)
 
     @property
