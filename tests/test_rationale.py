@@ -24,17 +24,17 @@ class Asked:
 
     def __init__(self, judge, rows):
         self.rows, self.calls = rows, []
-        generate = judge._llm.generate
+        generate = judge._flight.generate
 
         def recorded(prompts, params, **options):
             self.calls.append([(p["prompt_token_ids"], q) for p, q in zip(prompts, params, strict=True)])
             return generate(prompts, params, **options)
 
-        judge._llm.generate = recorded
+        judge._flight.generate = recorded
         try:
             self.readings = ask(judge, rows)
         finally:
-            judge._llm.generate = generate
+            judge._flight.generate = generate
 
     def verdict_prompts(self):
         """The first request of each task in the last call."""

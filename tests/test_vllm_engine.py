@@ -147,14 +147,14 @@ def test_the_requests_of_one_task_share_its_prompt(engine_judge):
 
 
 def test_a_nan_of_the_engine_is_a_failed_judgment_and_not_a_distribution(engine_judge, monkeypatch):
-    generate = engine_judge._llm.generate
+    generate = engine_judge._flight.generate
 
     def poisoned(*args, **options):
         outputs = generate(*args, **options)
         outputs[0].outputs[0].logprobs.logprobs[3] = math.nan
         return outputs
 
-    monkeypatch.setattr(engine_judge._llm, "generate", poisoned)
+    monkeypatch.setattr(engine_judge._flight, "generate", poisoned)
     tasks = from_rows([task(FIVE, GOOD), task(FIVE, BAD)], TASK_TEXTS)
     table = judgments(tasks, engine_judge.judge(tasks), ENGINE_PROTOCOLS)
     assert table["status"].to_pylist() == ["bad_logprob", "ok"]
@@ -165,7 +165,7 @@ def test_an_engine_that_fails_is_a_judge_that_is_gone(engine_judge, monkeypatch)
     def fail(*args, **options):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(engine_judge._llm, "generate", fail)
+    monkeypatch.setattr(engine_judge._flight, "generate", fail)
     with pytest.raises(JudgeGone, match="out of memory"):
         ask(engine_judge, [task(FIVE, GOOD)])
 

@@ -139,6 +139,9 @@ class ClusterConfig:
     gpus_per_replica: float = 0.0
     cpus_per_replica: float = 1.0
     tensor_parallel: int = 1
+    batches_in_flight: int = 4
+    """Batches of `run.batch_size` that a judge works on at once: while the last of one are judged, those of the next
+    keep the engine full."""
     num_cpus: int | None = None
     """Size of a local cluster; by default this machine's."""
     tokens_per_second: float | None = None

@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -214,7 +215,10 @@ def _shards(pending: dict[int, int], size: int) -> list[list[Ledger]]:
 
 
 class JudgeActor:
-    """Holds a judge; maps a batch of TASK_TEXTS to a batch of JUDGMENTS, one to one."""
+    """Holds a judge; maps a batch of TASK_TEXTS to a batch of JUDGMENTS with the time at which it began, one to one.
+
+    Several batches may be under way at once.
+    """
 
     def __init__(self, judge: JudgeConfig, protocols: list[Protocol], cluster: ClusterConfig) -> None:
         self._protocols = {protocol.name: protocol for protocol in protocols}
@@ -222,13 +226,18 @@ class JudgeActor:
         self._judge: base.Judge = engines.build(judge, self._protocols, cluster.tensor_parallel)
 
     def __call__(self, tasks: pa.Table) -> pa.Table:
+        began = time.time()
         try:
             readings = self._judge.judge(tasks)
         except base.JudgeGone as error:
             print(f"judge gone: {error}", file=sys.stderr, flush=True)
             os._exit(1)  # Ray starts the actor anew and gives it the batch again; an exception would end the run
-        return base.judgments(tasks, readings, self._protocols, self._temperature)
+        judgments = base.judgments(tasks, readings, self._protocols, self._temperature)
+        return judgments.append_column(_BEGAN, pa.repeat(pa.scalar(began), len(tasks)))
 
+
+_BEGAN = "began"
+"""Seconds since the epoch, by the clock of the judge's node."""
 
 _BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow", "zero_copy_batch": True}
 
@@ -239,7 +248,11 @@ def _pool(judge: JudgeConfig, config: Config) -> dict[str, Any]:
     most = cluster.max_replicas or cluster.replicas
     options: dict[str, Any] = {
         "compute": ray.data.ActorPoolStrategy(
-            min_size=cluster.replicas, max_size=most, max_tasks_in_flight_per_actor=2
+            min_size=cluster.replicas,
+            max_size=most,
+            max_tasks_in_flight_per_actor=cluster.batches_in_flight + 1,
+            max_concurrent_calls_per_actor=cluster.batches_in_flight,
+            enable_true_multi_threading=True,
         ),
         "num_cpus": cluster.cpus_per_replica,
     }
@@ -335,13 +348,14 @@ def _bucket_to_judge(plan_id: str, bucket: int, judge: str, folder: RunFolder) -
     return _last_bucket[plan_id, bucket]
 
 
-def _write(judgments: pa.Table, folder: RunFolder) -> pa.Table:
+def _write(judged: pa.Table, folder: RunFolder) -> pa.Table:
+    judgments, began = judged.drop_columns(_BEGAN), pc.min(judged[_BEGAN]).as_py()
     buckets = pa.array([bucket_of(question) for question in judgments["question_id"].to_pylist()], pa.int32())
     ledgers = []
     for bucket in pc.unique(buckets).to_pylist():
         part = judgments.filter(pc.equal(buckets, bucket))
         folder.write_judgments(bucket, part)
-        ledgers.append(_ledger_of(part))
+        ledgers.append(_ledger_of(part) | {"began": began})
     return _as_ledgers(ledgers)
 
 

@@ -28,22 +28,23 @@ from trustjudge_ray.store import RunFolder
 
 @dataclass
 class Progress:
-    """How far the judging is. `rate` is judgments a second, `left` seconds."""
+    """How far the judging is. `rate` is judgments a second, `left` seconds; `began` is the time (since the epoch) at
+    which the first batch went to an engine."""
 
     judged: int = 0
     failed: int = 0
     total: int = 0
-    started: float = field(default_factory=time.monotonic)
+    began: float | None = None
 
     @property
     def rate(self) -> float:
-        """Judgments a second so far."""
-        return self.judged / max(time.monotonic() - self.started, 1e-9)
+        """Judgments a second since the first batch began; what came before it is no measure of what is left."""
+        return self.judged / max(time.time() - self.began, 1e-9) if self.began else 0.0
 
     @property
     def left(self) -> float | None:
         """Seconds left at this rate, or None before the first judgment."""
-        return (self.total - self.judged) / self.rate if self.judged else None
+        return (self.total - self.judged) / self.rate if self.rate else None
 
 
 Notify = Callable[[str, Progress | None], None]
@@ -158,6 +159,7 @@ def _judge(loaded: LoadedConfig, notify: Notify) -> Judged:
         pending = planned.pending.get(judge_name(judge_config), {})
         for ledger in pipeline.judge_pending(config, folder, judge_config, asked, pending):
             progress.judged += ledger["rows"]
+            progress.began = min(progress.began or ledger["began"], ledger["began"])
             progress.failed += sum(n for status, n in ledger["statuses"].items() if status in base.JUDGE_FAILURES)
             notify("judging", progress)
     clock.lap("judge")

@@ -2,9 +2,9 @@
 
 A run reads the corpus, plans, and sends batches through Ray Data to the judge's actor, whose judgments are written as
 parts. The bare engine, in its own process with the same environment, gets all the prompts of that run as token ids, in
-the same order, in one call. Both start anew for each pair of runs with an empty prefix cache, and both are timed in
-the steady state: engine start-up, the reading of the corpus, the plan and the first batch are left out on both sides.
-A run's clock goes from the moment at which its first batch is written to that at which its last one is.
+the same order, in one call. Both begin each time with an engine that has started and an empty prefix cache. A run's
+clock goes from the moment at which its first batch reaches the engine to that at which its last part is committed; the
+start of Ray and of the engine, the reading of the corpus and the plan are left out.
 """
 
 import functools
@@ -48,7 +48,7 @@ class Rates:
 
 def run(options: Options) -> dict[str, Any]:
     """Measure with the embedded judge."""
-    pairs, questions, batch = (1, 2, 16) if options.small else (5, 12, 64)
+    pairs, questions, batch = (1, 2, 16) if options.small else (5, 24, 64)
     found = measure("embedded", pairs, questions, batch)
     for line in described(found):
         options.say(line)
@@ -72,11 +72,11 @@ def measure(model: str, pairs: int, questions: int, batch: int) -> list[Rates]:
             for pair in range(pairs):
                 given = _config(model, str(corpus), str(Path(scratch, f"run-{pair}")), batch)
                 if pair % 2:
-                    bare = _bare(process, model, scratch, batch)
-                    found.append(Rates(_through(given, batch), bare))
+                    bare = _bare(process, model, scratch)
+                    found.append(Rates(_through(given), bare))
                 else:
-                    through = _through(given, batch)
-                    found.append(Rates(through, _bare(process, model, scratch, batch)))
+                    through = _through(given)
+                    found.append(Rates(through, _bare(process, model, scratch)))
         finally:
             pipeline.stop()
     return found
@@ -94,40 +94,38 @@ def _config(model: str, corpus: str, out: str, batch: int) -> config.LoadedConfi
     return config.loads(json.dumps(given), "benchmark")
 
 
-def _through(given: config.LoadedConfig, batch: int) -> float:
-    """Judgments a second of a run between the commits of its first and of its last batch."""
-    commits: list[tuple[float, int]] = []
+def _through(given: config.LoadedConfig) -> float:
+    """Judgments a second of a run from its first batch to its last commit."""
+    ends: list[tuple[float, runs.Progress]] = []
 
     def note(step: str, progress: runs.Progress | None) -> None:
         if progress is not None:
-            commits.append((time.perf_counter(), progress.judged))
+            ends.append((time.time(), progress))
 
     outcome = runs.judge(given, note)
     if set(outcome.statuses) != {"ok"}:
         raise RuntimeError(f"not every prompt was judged: {outcome.statuses}")
-    began, before = next(commit for commit in commits if commit[1] >= batch)
-    ended, after = commits[-1]
-    return (after - before) / (ended - began)
+    ended, progress = ends[-1]
+    if progress.began is None:
+        raise RuntimeError("nothing was judged; the run folder was not empty")
+    return progress.judged / (ended - progress.began)
 
 
-def _bare(process: ProcessPoolExecutor, model: str, scratch: str, batch: int) -> float:
-    return process.submit(_bare_rate, model, str(Path(scratch, "run-0")), batch).result()
+def _bare(process: ProcessPoolExecutor, model: str, scratch: str) -> float:
+    return process.submit(_bare_rate, model, str(Path(scratch, "run-0"))).result()
 
 
-def _bare_rate(model: str, run_folder: str, batch: int) -> float:
-    """Judgments a second of one call with the requests of all tasks after the first batch."""
+def _bare_rate(model: str, run_folder: str) -> float:
+    """Judgments a second of one call with the requests of all tasks."""
     engine, requests = _engine(model, run_folder)
     engine.reset_prefix_cache()
-    _generate(engine, requests[:batch])
-    began = time.perf_counter()
-    _generate(engine, requests[batch:])
-    return (len(requests) - batch) / (time.perf_counter() - began)
-
-
-def _generate(engine: Any, requests: list[tuple[list[dict], list[Any]]]) -> None:
     prompts, params = ([x for task in requests for x in task[side]] for side in (0, 1))
-    if len(engine.generate(prompts, params, use_tqdm=False)) != len(prompts):
+    began = time.perf_counter()
+    outputs = engine.generate(prompts, params, use_tqdm=False)
+    spent = time.perf_counter() - began
+    if len(outputs) != len(prompts):
         raise RuntimeError("the bare engine lost a request")
+    return len(requests) / spent
 
 
 @functools.cache

@@ -2,12 +2,8 @@
 
 The bare engine gets the prompts of the same run in two calls of `LLM.generate`: all rationales, with the same budgets
 and seeds, then all verdicts behind them. Rationales are ragged: most end at the verdict's opener, some at the budget,
-so a batch has a tail in which the engine is not full. Two ways to treat that are compared first, on the engine alone:
-whole batches (what a judge does) and several batches in flight (a request's verdict is asked for as soon as its
-rationale ends, and the next task takes its place).
-
-Measured once, on two cores that others used too (so good for no more than the direction): 36 tasks, whole batches of 16
-0.19 judgments a second, 32 in flight 0.40. Not yet measured on a quiet machine, nor at `run.batch_size` 64.
+so a batch has a tail in which the engine is not full. How many batches a judge should work on at once
+(`cluster.batches_in_flight`) is measured first, on the judge alone.
 """
 
 import functools
@@ -15,10 +11,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +54,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def measure(model: str, pairs: int, questions: int, batch: int) -> list[Rates]:
-    """The rates of so many pairs of a run and the bare engine, alternately begun by either; the first batch of each
-    is not timed."""
+    """The rates of so many pairs of a run and the bare engine, alternately begun by either."""
     found = []
     with tempfile.TemporaryDirectory(prefix="trustjudge-benchmark-") as scratch, engine_process() as process:
         corpus = Path(scratch, "corpus.jsonl")
@@ -69,9 +62,9 @@ def measure(model: str, pairs: int, questions: int, batch: int) -> list[Rates]:
         try:
             for pair in range(pairs):
                 given = _config(model, str(corpus), str(Path(scratch, f"run-{pair}")), batch)
-                first = _bare(process, model, scratch, batch) if pair % 2 else None
-                through = _through(given, batch)
-                found.append(Rates(through, first or _bare(process, model, scratch, batch)))
+                first = _bare(process, model, scratch) if pair % 2 else None
+                through = _through(given)
+                found.append(Rates(through, first or _bare(process, model, scratch)))
         finally:
             pipeline.stop()
     return found
@@ -89,17 +82,16 @@ def _config(model: str, corpus: str, out: str, batch: int) -> config.LoadedConfi
     return config.loads(json.dumps(given), "benchmark")
 
 
-def _bare(process: ProcessPoolExecutor, model: str, scratch: str, batch: int) -> float:
-    return process.submit(_bare_rate, model, str(Path(scratch, "run-0")), batch).result()
+def _bare(process: ProcessPoolExecutor, model: str, scratch: str) -> float:
+    return process.submit(_bare_rate, model, str(Path(scratch, "run-0"))).result()
 
 
-def _bare_rate(model: str, run_folder: str, batch: int) -> float:
-    """Judgments a second of the two calls with all tasks after the first batch."""
+def _bare_rate(model: str, run_folder: str) -> float:
+    """Judgments a second of the two calls with all tasks."""
     judge = _judge(model)
     tasks = _tasks(RunFolder(run_folder)).to_pylist()
     judge._llm.reset_prefix_cache()
-    _in_two_calls(judge, tasks[:batch])
-    return (len(tasks) - batch) / _in_two_calls(judge, tasks[batch:])
+    return len(tasks) / _in_two_calls(judge, tasks)
 
 
 def _in_two_calls(judge: Any, tasks: list[dict[str, Any]]) -> float:
@@ -126,59 +118,23 @@ def _modes(model: str, questions: int, batch: int, rounds: int) -> dict[str, Mod
     """The medians of so many alternating rounds of each mode, from an empty prefix cache each."""
     judge = _judge(model)
     tasks = demo_tasks(questions, [load(PROTOCOL)])
-    ways: dict[str, Callable[[], int]] = {
-        f"whole batches of {batch}": lambda: _whole(judge, tasks, batch),
-        f"{2 * batch} in flight": lambda: _in_flight(judge, tasks.to_pylist(), 2 * batch),
-    }
-    found: dict[str, list[Mode]] = {name: [] for name in ways}
+    batches = [tasks.slice(i, batch) for i in range(0, len(tasks), batch)]
+    found: dict[int, list[Mode]] = {1: [], 2: [], 4: []}
     for _ in range(rounds):
-        for name, way in ways.items():
+        for at_once, modes in found.items():
             judge._llm.reset_prefix_cache()
             began = time.perf_counter()
-            written = way()
+            with ThreadPoolExecutor(at_once) as threads:
+                readings = [r for found in threads.map(judge.judge, batches) for r in refuse_failures(found)]
             spent = time.perf_counter() - began
-            found[name].append(Mode(len(tasks) / spent, written / spent))
-    middle = statistics.median
-    return {n: Mode(middle(m.judgments for m in ms), middle(m.tokens for m in ms)) for n, ms in found.items()}
-
-
-def _whole(judge: Any, tasks: Any, batch: int) -> int:
-    readings = [r for i in range(0, len(tasks), batch) for r in refuse_failures(judge.judge(tasks.slice(i, batch)))]
-    return sum(reading.rationale_tokens or 0 for reading in readings)
-
-
-def _in_flight(judge: Any, tasks: list[dict[str, Any]], most: int) -> int:
-    """The tasks with at most so many under way, each asked for its verdict when its rationale ends."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    engine, number, reading, written = judge._llm.llm_engine, count(), 0, 0
-    waiting = [_asked(judge, task) for task in reversed(tasks)]
-    writing: dict[str, Asked] = {}
-
-    def ask(request: dict[str, Any], sampling: dict[str, Any]) -> str:
-        name = f"benchmark-{next(number)}"
-        params = SamplingParams(**sampling, output_kind=RequestOutputKind.FINAL_ONLY)
-        engine.add_request(name, request, params)
-        return name
-
-    while waiting or writing or reading:
-        while waiting and len(writing) + reading < most:
-            one = waiting.pop()
-            section = one.reader.sections[0]
-            writing[ask(one.request(section.before), section.sampling(one.task))] = one
-        for output in engine.step():
-            if output.request_id not in writing:
-                reading -= 1
-                continue
-            one = writing.pop(output.request_id)
-            section = one.reader.sections[0]
-            one.add(section, kept(section, judge._tokenizer, output.prompt_token_ids, output.outputs[0]))
-            written += len(one.written[section.name].token_ids)
-            for request, question in zip(one.questions(), one.reader.questions, strict=True):
-                ask(request, question.sampling)
-                reading += 1
-    return written
+            written = sum(reading.rationale_tokens or 0 for reading in readings)
+            modes.append(Mode(len(tasks) / spent, written / spent))
+    return {
+        f"{at_once} batches of {batch} at once": Mode(
+            statistics.median(m.judgments for m in modes), statistics.median(m.tokens for m in modes)
+        )
+        for at_once, modes in found.items()
+    }
 
 
 def _asked(judge: Any, task: dict[str, Any]) -> Asked:

@@ -5,10 +5,12 @@ by `prompts`, `labels`, `vllm_rationale` and `vllm_reading`; here requests are p
 """
 
 import dataclasses
+import functools
 import inspect
 import logging
 import os
 import re
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.judging.vllm_environment import CPU_BLOCK
 from trustjudge_ray.judging.vllm_environment import cpu_environment as cpu_environment
 from trustjudge_ray.judging.vllm_environment import is_cpu as is_cpu
+from trustjudge_ray.judging.vllm_flight import Flight
 from trustjudge_ray.judging.vllm_rationale import Section, kept
 from trustjudge_ray.judging.vllm_reading import Asked, asked, reader_of, reading_of
 
@@ -82,9 +85,9 @@ def identity(judge: JudgeConfig, protocols: Sequence[Protocol]) -> dict[str, Any
 class VllmJudge:
     """Reads the whole label distribution of each task: one one-token request for each place where labels part.
 
-    All requests of a batch go to the engine in one call, those of one task one after the other, so that they share
-    the cached prompt. Where a protocol lets the judge write first, that is a call before it: a batch is written, then
-    read. `jobs/benchmark.py rationale` measures that against several batches in flight.
+    All requests of a batch go to the engine together, those of one task one after the other, so that they share the
+    cached prompt. Where a protocol lets the judge write first, a batch is written, then read. Several threads may
+    judge a batch each at the same time: the engine runs the requests of all (`jobs/benchmark.py rationale`).
     """
 
     def __init__(self, judge: JudgeConfig, protocols: dict[str, Protocol], tensor_parallel: int = 1) -> None:
@@ -95,13 +98,17 @@ class VllmJudge:
         """
         source = locate(judge)
         vllm = _import_vllm()
+        from vllm.sampling_params import RequestOutputKind
+
         _refuse_arguments(judge, known=_argument_names(vllm))
         self._tokenizer = _tokenizer(judge, source)
         drawn = any(protocol.writes and protocol.sampling.temperature > 0 for protocol in protocols.values())
         self._llm = _load(vllm, judge, source, tensor_parallel, drawn)
         self._model = self._llm.llm_engine.vllm_config.model_config
         _refuse_precision(judge, self._model)
-        self._version, self._sampling = str(vllm.__version__), vllm.SamplingParams
+        self._version = str(vllm.__version__)
+        self._sampling = functools.partial(vllm.SamplingParams, output_kind=RequestOutputKind.FINAL_ONLY)
+        self._flight, self._tokenizing = Flight(self._llm.llm_engine), threading.Lock()
         self._readers = {
             name: reader_of(judge, self._tokenizer, protocol, self._model.max_model_len)
             for name, protocol in protocols.items()
@@ -121,7 +128,9 @@ class VllmJudge:
         Raises:
             JudgeGone: the engine died; this process can judge no more.
         """
-        found = [asked(self._readers[task["protocol"]], task) for task in tasks.to_pylist()]
+        rows = tasks.to_pylist()
+        with self._tokenizing:  # a tokenizer serves one thread at a time
+            found = [asked(self._readers[task["protocol"]], task) for task in rows]
         sent = [one for one in found if isinstance(one, Asked)]
         self._write(sent)
         outputs = iter(self._generate([one for one in sent if one.failure is None]))
@@ -164,7 +173,8 @@ class VllmJudge:
         if not one.written:
             one.cached = output.num_cached_tokens
         try:
-            one.add(section, kept(section, self._tokenizer, output.prompt_token_ids, output.outputs[0]))
+            with self._tokenizing:
+                one.add(section, kept(section, self._tokenizer, output.prompt_token_ids, output.outputs[0]))
         except (ValueError, IndexError) as error:
             one.failure = f"the {section.name} cannot be read: {error}"
 
@@ -177,7 +187,7 @@ class VllmJudge:
         if not requests:
             return []
         try:
-            return list(self._llm.generate(list(requests), list(params), use_tqdm=False))
+            return self._flight.generate(requests, params)
         except Exception as error:  # whatever it is, requests of this batch are left inside the engine
             raise JudgeGone(f"the engine failed on {len(requests)} requests: {_reason(error)}") from error
 
