@@ -31,7 +31,8 @@ ALLOWED = {"judging.plan": {"random"}}
 """`judging.plan` draws designs from a generator seeded by the plan's own seed."""
 
 EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}
-EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial"}
+EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial", "comparing", "labelling"}
+EDGES |= {"commands_defend"}
 EDGES |= {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.openai_http"}
 
 

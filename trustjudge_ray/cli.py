@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from trustjudge_ray import __version__, config
+from trustjudge_ray import __version__, commands_defend, config
 
 if TYPE_CHECKING:
     from trustjudge_ray.runs import Judged
@@ -119,7 +119,7 @@ class _ManyValued(click.Command):
 
 
 @cli.command("import", cls=_ManyValued)
-@click.argument("kind", metavar="FORMAT", type=click.Choice(["oracle", "trustjudge", "battles"]))
+@click.argument("kind", metavar="FORMAT", type=click.Choice(["oracle", "trustjudge", "battles", "label-sheet"]))
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--single", multiple=True, metavar="FILE...", help="trustjudge: judgments of single answers.")
 @click.option("--pairs", multiple=True, metavar="FILE...", help="trustjudge: judgments of pairs.")
@@ -147,7 +147,11 @@ def import_(
     trustjudge import oracle DIR --out runs/oracle
     trustjudge import trustjudge --single J_single_answer_grade_5_points.jsonl --pairs J_pairs.jsonl --out RUN
     trustjudge import battles battles.parquet --out runs/arena
+    trustjudge import label-sheet filled-in.csv --judge anna --out runs/mine
     """
+    if kind == "label-sheet":
+        commands_defend.import_labels(list(files), out, judge_name, as_json)
+        return
     from trustjudge_ray import imported_runs, runs
 
     paths = _import_files(kind, [*files, *single, *pairs, *questions])
@@ -285,6 +289,9 @@ def show(
         rows = showing.judgments_about(folder, question, wanted, protocol)
         found, lines = {"judgments": rows}, [printing.list_line(row) for row in rows]
     click.echo(runs.as_json_line(printing.as_json(found)) if as_json else "\n".join(lines))
+
+
+commands_defend.register(cli)
 
 
 class _Terminated(BaseException):
