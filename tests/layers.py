@@ -36,6 +36,7 @@ ALLOWED = {"judging.plan": {"random"}}
 EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}
 EDGES |= {"files", "judgment_store", "lease", "lease_files"}
 EDGES |= {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"}
+EDGES |= {"comparing", "labelling", "commands", "retrying"}
 EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial"}
 EDGES |= {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.openai_http"}
 

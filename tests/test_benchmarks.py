@@ -24,6 +24,22 @@ def test_analysis_measures_evaluate_without_a_reference():
     assert min(figures[name] for name in ("evaluate_seconds", "evaluate_gb", "davidson_seconds")) > 0
 
 
+def test_coverage_is_simulated_in_every_world_and_far_above_that_of_independent_cases():
+    figures = last_line("coverage", "--small")
+    assert figures["benchmark"] == "coverage"
+    for name in ("cr", "ntr3", "ntr5", "win_rate"):
+        assert 0.8 <= figures[name] <= 1
+        assert figures["naive"][name] < 0.7
+    assert 0.8 <= figures["rating"] <= 1
+    assert {name: len(shares) for name, shares in figures["worlds"].items()} == {
+        "cr": 3,
+        "ntr3": 3,
+        "ntr5": 3,
+        "win_rate": 6,
+        "rating": 2,
+    }
+
+
 @pytest.mark.engine
 @pytest.mark.slow
 def test_labels_are_read_at_every_remainder_of_the_cache_block():

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from trustjudge_ray.analysis import metrics
-from trustjudge_ray.analysis.inference import mean_intervals, ratio_intervals, soft_ratio_intervals
+from trustjudge_ray.analysis.inference import (
+    bootstrap_intervals,
+    mean_intervals,
+    ratio_intervals,
+    soft_ratio_intervals,
+)
 from trustjudge_ray.schema import METRICS, check
 
 RUNS = 300
@@ -30,6 +35,17 @@ def test_intervals_of_clustered_ratios_hold_the_truth_as_often_as_they_say(share
     naive = [stats.binomtest(int(h), int(n)).proportion_ci(method="wilson") for h, n in sums]
     assert 0.92 <= covered <= 0.985
     assert np.mean([ci.low <= share <= ci.high for ci in naive]) < 0.8
+
+
+@pytest.mark.parametrize("soft", [True, False])
+def test_a_rarely_winning_model_s_win_rate_is_held_too(soft):
+    """Its few points come from a handful of questions, whose variance is seen too small too often."""
+    rng = np.random.default_rng(11)
+    cases = 2.0 * rng.integers(3, 20, (2000, 80))
+    rate = rng.beta(0.02 * 7 / 3, 0.98 * 7 / 3, cases.shape)
+    points = cases * rate if soft else rng.binomial(cases.astype(int), rate)
+    found = soft_ratio_intervals(points, cases)
+    assert 0.93 <= ((found.low <= 0.02) & (found.high >= 0.02)).mean() <= 0.97
 
 
 def test_means_of_unequal_questions_are_covered():
@@ -120,6 +136,41 @@ def test_intervals_hold_the_value_and_stay_in_bounds(pairs):
 def test_impossible_counts_are_refused(hits, cases, message):
     with pytest.raises(ValueError, match=message):
         ratio_intervals(np.array(hits), np.array(cases))
+
+
+def test_resampled_questions_give_nearly_the_same_interval_where_many_bear_the_hits():
+    hits, cases = clustered_counts(0.4, 0.3, 5, 200, seed=12)
+    plain, drawn = ratio_intervals(hits, cases), bootstrap_intervals(hits, cases, np.random.default_rng(0))
+    np.testing.assert_allclose(drawn.high - drawn.low, plain.high - plain.low, rtol=0.08)
+    np.testing.assert_allclose(drawn.low, plain.low, atol=0.01)
+    again = bootstrap_intervals(hits, cases, np.random.default_rng(0))
+    np.testing.assert_array_equal(again.low, drawn.low)
+    alone = bootstrap_intervals(hits[2], cases[2], np.random.default_rng(0))
+    assert (alone.low.shape, float(alone.low)) == ((), pytest.approx(drawn.low[2]))
+
+
+def test_resampled_intervals_of_a_skewed_ratio_lean_to_the_side_of_the_tail():
+    hits, cases = clustered_counts(0.1, 0.3, 1, 60, seed=13)
+    found = bootstrap_intervals(hits[0], cases[0], np.random.default_rng(0))
+    assert found.high - found.value > found.value - found.low
+
+
+def test_resampling_that_cannot_know_the_spread_leaves_the_other_interval():
+    hits, cases = np.zeros((4, 30)), np.full((4, 30), 10.0)
+    hits[1], hits[2, 0], hits[3, :15] = 10, 7, 5
+    cases[3, 1:] = 0
+    hits[3, 1:] = 0
+    plain, drawn = ratio_intervals(hits, cases), bootstrap_intervals(hits, cases, np.random.default_rng(0))
+    np.testing.assert_array_equal(drawn.low, plain.low)
+    np.testing.assert_array_equal(drawn.high, plain.high)
+
+
+def test_few_questions_and_questions_that_outweigh_all_others_are_cautioned_against():
+    cases = np.full((4, 40), 5.0)
+    cases[1, 6:], cases[2, 1:] = 0, 0
+    cases[3, 0] = 5000
+    found = ratio_intervals(cases * np.linspace(0, 1, 40), cases)
+    assert found.caution.tolist() == ["", "few_questions", "no_interval", "few_questions"]
 
 
 def test_metrics_rows_are_the_stated_table_with_null_for_nan():

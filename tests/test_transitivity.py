@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_inputs import shared
 
+from trustjudge_ray.analysis.chance import chance_of_fault
 from trustjudge_ray.analysis.transitivity import (
     FAULTS,
     UNKNOWN,
-    chance_of_fault,
     count_subsets,
     is_chain,
     is_circular,

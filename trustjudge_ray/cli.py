@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from trustjudge_ray import __version__, config
-from trustjudge_ray.commands import existing, judging
+from trustjudge_ray.commands import defend, existing, judging
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -39,6 +39,10 @@ for command in (
     existing.retry,
     existing.show,
     existing.import_,
+    defend.compare,
+    defend.nightly,
+    defend.label_sheet,
+    defend.agree,
 ):
     cli.add_command(command)
 

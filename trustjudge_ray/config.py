@@ -203,6 +203,32 @@ class AnalysisConfig:
 
 
 @dataclass
+class CompareConfig:
+    """What `compare` and `jobs/nightly.py` make of a difference between two runs."""
+
+    smallest: float = 0.02
+    """The smallest difference that matters, as a share of the measure's range: of a 1–5 score 0.08 points, of a win
+    rate or a ratio 2 percentage points. A comparison that could not have shown it is called underpowered."""
+    fail_on: list[str] = field(default_factory=list)
+    """What makes the exit status 1: `regressed` (a model, or all together), `regressed_by_smallest` (by at least
+    `smallest`), `underpowered`, `inconsistent` (a conflict or non-transitivity ratio rose), `missing` (models or
+    questions that one run lacks), `judge_changed`. Empty: never."""
+    bootstrap: int = 500
+    """Resamples of the questions, for ranks."""
+
+
+@dataclass
+class NightlyConfig:
+    """What `jobs/nightly.py` compares tonight's run with."""
+
+    against: str | None = None
+    """A run folder; or the folder that the nights lie in, of which the newest complete one other than tonight's is
+    taken. By default the folder that `out` lies in."""
+    require: bool = False
+    """Whether a first night, with nothing to compare with, fails."""
+
+
+@dataclass
 class Config:
     """A run."""
 
@@ -222,6 +248,8 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
+    compare: CompareConfig = field(default_factory=CompareConfig)
+    nightly: NightlyConfig = field(default_factory=NightlyConfig)
 
     @property
     def all_judges(self) -> list[JudgeConfig]:
@@ -285,6 +313,16 @@ def load_analysis(text: str, source: str, overrides: list[str]) -> AnalysisConfi
     section = written.get("analysis") if isinstance(written, DictConfig) else None
     kept = OmegaConf.create({"analysis": section or {}, "corpus": {"paths": ["-"]}})
     return loads(OmegaConf.to_yaml(kept, resolve=False), source, overrides).config.analysis
+
+
+def load_compare(text: str, source: str, overrides: list[str]) -> tuple[AnalysisConfig, CompareConfig]:
+    """Only the `analysis` and `compare` sections of a configuration text."""
+    written = OmegaConf.create(text)
+    names = ("analysis", "compare")
+    sections = {name: written.get(name) or {} for name in names} if isinstance(written, DictConfig) else {}
+    kept = OmegaConf.create(sections | {"corpus": {"paths": ["-"]}})
+    loaded = loads(OmegaConf.to_yaml(kept, resolve=False), source, overrides).config
+    return loaded.analysis, loaded.compare
 
 
 def load_judges(text: str, source: str) -> list[JudgeConfig]:

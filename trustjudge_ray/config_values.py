@@ -36,6 +36,9 @@ _RULES = {
 }
 """The rules that a report can show, of `analysis`."""
 
+GATE_WORDS = ("regressed", "regressed_by_smallest", "underpowered", "inconsistent", "missing", "judge_changed")
+"""What `compare.fail_on` may hold."""
+
 _SECRET = re.compile(r"^key$|(access|api)_?key|secret|token(?!iz)|password|credential", re.IGNORECASE)
 """Names of storage options and engine arguments whose value is never written to a run folder."""
 
@@ -93,6 +96,9 @@ def _numbers(config: "Config") -> list[tuple[str, bool, str]]:
         ("analysis.confidence", 0.5 <= config.analysis.confidence < 1, "a share such as 0.95"),
         ("analysis.k", all(3 <= k <= 8 for k in config.analysis.k), "sizes from 3 to 8"),
         ("protocols", config.protocols != [], "at least one protocol"),
+        ("compare.smallest", 0 < config.compare.smallest < 1, "a share between 0 and 1, such as 0.02"),
+        ("compare.bootstrap", config.compare.bootstrap >= 100, "100 or more"),
+        ("compare.fail_on", set(config.compare.fail_on) <= set(GATE_WORDS), f"some of {list(GATE_WORDS)}"),
     ]
 
 

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from trustjudge_ray.analysis import metrics
+from trustjudge_ray.analysis.calibration import calibration_error
 from trustjudge_ray.analysis.games import Array, Index, binned
 from trustjudge_ray.analysis.inference import RatioIntervals, mean_intervals, ratio_intervals
 from trustjudge_ray.config import AnalysisConfig
 
 _EQUAL: Final = 1e-9
 _FOLDS: Final = 50
-_BINS: Final = 10
 
 
 def agreement_metrics(
@@ -57,19 +57,19 @@ def agreement_metrics(
     if not human.height:
         return metrics.frame([])
     rows: list[dict[str, Any]] = []
-    for about, part in _parts(_with_people(verdicts, human), ["judge", "protocol", "rule", "tolerance"]):
+    for about, part in parts(with_people(verdicts, human), ["judge", "protocol", "rule", "tolerance"]):
         rule, tolerance = about.pop("rule"), about.pop("tolerance")
-        rows += _pair_rows(part, about | {"verdict_rule": rule, "verdict_tolerance": tolerance}, settings)
+        rows += pair_rows(part, about | {"verdict_rule": rule, "verdict_tolerance": tolerance}, settings)
     once = verdicts.unique(["judge", "protocol", "question_id", "response_a", "response_b"], keep="first")
-    for about, part in _parts(_with_people(once, human), ["judge", "protocol"]):
-        rows += _probability_rows(part, about, settings)
+    for about, part in parts(with_people(once, human), ["judge", "protocol"]):
+        rows += probability_rows(part, about, settings)
     told = scores.join(human, on=["question_id", "response_id"], how="left")
-    for about, part in _parts(told, ["judge", "protocol", "rule"]):
+    for about, part in parts(told, ["judge", "protocol", "rule"]):
         rows += _score_rows(part, about | {"score_rule": about.pop("rule"), "tolerance": 0.0}, settings)
     return metrics.frame(rows)
 
 
-def _with_people(verdicts: pl.DataFrame, human: pl.DataFrame) -> pl.DataFrame:
+def with_people(verdicts: pl.DataFrame, human: pl.DataFrame) -> pl.DataFrame:
     """VERDICTS with `wanted`, the outcome by people's scores, and `reason`, why a pair cannot be compared."""
     for side in ("a", "b"):
         mine = human.rename({"response_id": f"response_{side}", "human": f"human_{side}"})
@@ -84,12 +84,12 @@ def _with_people(verdicts: pl.DataFrame, human: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _pair_rows(part: pl.DataFrame, about: dict[str, Any], settings: AnalysisConfig) -> list[dict[str, Any]]:
+def pair_rows(part: pl.DataFrame, about: dict[str, Any], settings: AnalysisConfig) -> list[dict[str, Any]]:
     found = _outcome_rows(part, about, "agreement_pair", settings)
     used = part.filter(pl.col("reason").is_null())
     said, wanted = used["outcome"].to_numpy(), used["wanted"].to_numpy()
-    kappa = _jackknifed(used["question_id"], lambda keep: _kappa(said[keep], wanted[keep]), settings, fisher=False)
-    return [*found, {"metric": "agreement_pair_kappa"} | about | kappa | _excluded(part)]
+    kappa = jackknifed(used["question_id"], lambda keep: _kappa(said[keep], wanted[keep]), settings, fisher=False)
+    return [*found, {"metric": "agreement_pair_kappa"} | about | kappa | excluded(part)]
 
 
 def _outcome_rows(
@@ -108,28 +108,42 @@ def _outcome_rows(
     for metric, cases in (("exact", part), ("decisive", part.with_columns(reason=tie))):
         used = cases.filter(pl.col("reason").is_null())
         hits = (used["outcome"] == used["wanted"]).cast(pl.Float64).to_numpy()
-        found = _clustered(used["question_id"], hits, ratio_intervals, settings)
-        rows.append({"metric": f"{name}_{metric}"} | about | found | _excluded(cases))
+        found = clustered(used["question_id"], hits, ratio_intervals, settings)
+        rows.append({"metric": f"{name}_{metric}"} | about | found | excluded(cases))
     return rows
 
 
-def _probability_rows(part: pl.DataFrame, about: dict[str, Any], settings: AnalysisConfig) -> list[dict[str, Any]]:
+def probability_rows(
+    part: pl.DataFrame, about: dict[str, Any], settings: AnalysisConfig, unsaid: str = "no_human_score"
+) -> list[dict[str, Any]]:
+    """Brier's score and the calibration error of pairs with `wanted`."""
+    part = of_probabilities(part, unsaid)
+    used = part.filter(pl.col("reason").is_null())
+    p, right = probabilities(used)
+    brier = clustered(used["question_id"], ((p - right) ** 2).sum(1), mean_intervals, settings) | {"hits": None}
+    ece = {"value": calibration_error(p, right), "cases": used.height, "questions": used["question_id"].n_unique()}
+    return [
+        {"metric": "agreement_pair_brier"} | about | brier | excluded(part),
+        {"metric": "agreement_pair_ece"} | about | ece | excluded(part),
+    ]
+
+
+def of_probabilities(part: pl.DataFrame, unsaid: str = "no_human_score") -> pl.DataFrame:
+    """Pairs with `wanted`, and as `reason` why their probabilities cannot be held against it: `unsaid` where it is
+    null."""
     unread = pl.any_horizontal(pl.col("p_a", "p_b", "p_tie").is_null())
-    part = part.with_columns(
-        reason=pl.when(pl.col("human_a").is_null() | pl.col("human_b").is_null())
-        .then(pl.lit("no_human_score"))
+    return part.with_columns(
+        reason=pl.when(pl.col("wanted").is_null())
+        .then(pl.lit(unsaid))
         .when((pl.col("status") == "identical") | unread)
         .then(pl.when(pl.col("status") == "ok").then(pl.lit("no_label_mass")).otherwise("status"))
     )
-    used = part.filter(pl.col("reason").is_null())
-    p = used.select("p_a", "p_b", "p_tie").to_numpy()
-    right = np.eye(3)[used["wanted"].replace_strict({1: 0, -1: 1, 0: 2}, return_dtype=pl.Int64).to_numpy()]
-    brier = _clustered(used["question_id"], ((p - right) ** 2).sum(1), mean_intervals, settings) | {"hits": None}
-    ece = {"value": _ece(p, right), "cases": used.height, "questions": used["question_id"].n_unique()}
-    return [
-        {"metric": "agreement_pair_brier"} | about | brier | _excluded(part),
-        {"metric": "agreement_pair_ece"} | about | ece | _excluded(part),
-    ]
+
+
+def probabilities(used: pl.DataFrame) -> tuple[Array, Array]:
+    """(cases, 3) each: P(a better), P(b better), P(tie), and a 1 at what people said."""
+    said = used["wanted"].replace_strict({1: 0, -1: 1, 0: 2}, return_dtype=pl.Int64).to_numpy()
+    return used.select("p_a", "p_b", "p_tie").to_numpy(), np.eye(3)[said]
 
 
 def _score_rows(part: pl.DataFrame, about: dict[str, Any], settings: AnalysisConfig) -> list[dict[str, Any]]:
@@ -146,9 +160,9 @@ def _score_rows(part: pl.DataFrame, about: dict[str, Any], settings: AnalysisCon
     from scipy import stats  # half a second, and only needed where there are human scores
 
     for metric, correlation in (("spearman", stats.spearmanr), ("kendall", stats.kendalltau)):
-        value = _jackknifed(used["question_id"], _between(score, human, correlation), settings, fisher=True)
+        value = jackknifed(used["question_id"], _between(score, human, correlation), settings, fisher=True)
         plain = {key: entry for key, entry in about.items() if key != "tolerance"}
-        found.append({"metric": f"agreement_{metric}"} | plain | value | _excluded(part))
+        found.append({"metric": f"agreement_{metric}"} | plain | value | excluded(part))
     return found
 
 
@@ -165,25 +179,25 @@ def _score_pairs(part: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _clustered(
+def clustered(
     question: pl.Series,
     values: Array,
     intervals: Callable[[Array, Array, float], RatioIntervals],
     settings: AnalysisConfig,
 ) -> dict[str, Any]:
     """The mean of values with its interval, as METRICS columns."""
-    code, size = _codes(question)
+    code, size = codes(question)
     found = intervals(binned(code, values, size), binned(code, np.ones(len(code)), size), settings.confidence)
     counts = {"hits": found.hits, "cases": int(found.cases), "questions": found.questions}
     return {"value": found.value, "low": found.low, "high": found.high} | counts
 
 
-def _jackknifed(
+def jackknifed(
     question: pl.Series, statistic: Callable[[Any], float], settings: AnalysisConfig, fisher: bool
 ) -> dict[str, Any]:
     """A statistic of the kept rows with a jackknife t interval over groups of questions; none where it is undefined
     in a group's absence, at ±1 on Fisher's scale, or for fewer than two questions."""
-    code, size = _codes(question)
+    code, size = codes(question)
     value = statistic(np.ones(len(code), dtype=bool)) if len(code) else np.nan
     row = {"value": value, "low": np.nan, "high": np.nan, "cases": len(code), "questions": size}
     if size < 2 or np.isnan(value):
@@ -224,19 +238,7 @@ def _kappa(said: Index, wanted: Index) -> float:
     return float("nan") if expected > 1 - 1e-12 else (float(np.trace(table)) - expected) / (1 - expected)
 
 
-def _ece(p: Array, right: Array) -> float:
-    """Σ over bins of |Σ confidence − Σ right| / cases."""
-    if not len(p):
-        return float("nan")
-    top = p.argmax(axis=1)
-    rows = np.arange(len(p))
-    confidence = p[rows, top]
-    place = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
-    gap = binned(place, confidence - right[rows, top], _BINS)
-    return float(np.abs(gap).sum() / len(p))
-
-
-def _codes(question: pl.Series) -> tuple[Index, int]:
+def codes(question: pl.Series) -> tuple[Index, int]:
     """Questions as 0 … n − 1, in the order of their ids."""
     if not len(question):
         return np.zeros(0, dtype=np.int64), 0
@@ -244,12 +246,12 @@ def _codes(question: pl.Series) -> tuple[Index, int]:
     return code, int(code.max()) + 1
 
 
-def _excluded(part: pl.DataFrame) -> dict[str, Any]:
+def excluded(part: pl.DataFrame) -> dict[str, Any]:
     counts = part.filter(pl.col("reason").is_not_null()).group_by("reason").agg(n=pl.len())
     return metrics.reasons(dict(zip(counts["reason"], counts["n"], strict=True)))
 
 
-def _parts(rows: pl.DataFrame, by: list[str]) -> Iterator[tuple[dict[str, Any], pl.DataFrame]]:
+def parts(rows: pl.DataFrame, by: list[str]) -> Iterator[tuple[dict[str, Any], pl.DataFrame]]:
     """Every combination of `by`, overall and then by category."""
     for key, part in sorted(rows.partition_by(by, as_dict=True).items(), key=lambda item: item[0]):
         about = dict(zip(by, key, strict=True))

@@ -208,7 +208,7 @@ def _newton(cells: _Cells, group: Index, ridge: float) -> tuple[Array, Array, in
         while size > 1e-8:
             trial = x + size * step
             reached = _log_likelihood(cells, trial, ridge)
-            if reached >= value:
+            if reached >= value - 1e-13 * abs(value):  # near the top a step's gain is below what doubles can tell
                 break
             size /= 2
         else:

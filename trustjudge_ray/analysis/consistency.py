@@ -12,6 +12,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trustjudge_ray.analysis.bounds import bound_rows
+from trustjudge_ray.analysis.chance import chance_of_conflict, conflicts_over_chance, over_chance_rows
 from trustjudge_ray.analysis.comparisons import Comparisons
 from trustjudge_ray.analysis.layout import Layout, by_reason, plain_rows, ratio_rows, stacked
 from trustjudge_ray.analysis.readouts import Floats, judged_by
@@ -29,6 +31,13 @@ CONFLICTS: Final[dict[str, tuple[tuple[int, int], ...]]] = {
 }
 """The conflicts that each metric counts, as (sign of the scores, verdict): all; both strict and opposite; only the
 scores tie; only the pair ties."""
+
+
+TIES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
+    "score_tie_share": ((0, -1), (0, 0), (0, 1)),
+    "verdict_tie_share": ((-1, 0), (0, 0), (1, 0)),
+}
+"""The shares of ties beside a conflict ratio, over its own cases: without them it says little (see `chance`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,40 +85,79 @@ def score_signs(first: Floats, second: Floats, tolerance: float) -> Signs:
     return np.where(close, 0, np.sign(gap)).astype(np.int8)
 
 
+@dataclass(frozen=True, slots=True)
+class ConflictCells:
+    """Pairs of one score rule and one verdict rule, counted by question.
+
+    Attributes:
+        cells: (C, Q, 3, 3): by sign of the scores (−1, 0, +1) and verdict, for C = T·V combinations of tolerances.
+        tolerance, verdict_tolerance: (C,).
+        lost: by reason (Q,), the pairs that are not in the cells.
+    """
+
+    cells: NDArray[np.int64]
+    tolerance: Floats
+    verdict_tolerance: Floats
+    lost: dict[str, Floats]
+
+    @property
+    def cases(self) -> Floats:
+        """(C, Q) pairs."""
+        return np.asarray(self.cells.sum(axis=(2, 3)), dtype=np.float64)
+
+    def counted(self, signs: Sequence[tuple[int, int]]) -> Floats:
+        """(C, Q) pairs with one of these (sign of the scores, verdict)."""
+        found = sum((self.cells[:, :, s + 1, v + 1] for s, v in signs), np.zeros(self.cells.shape[:2]))
+        return np.asarray(found, dtype=np.float64)
+
+
+def conflict_cells(
+    layout: Layout, comparisons: Comparisons, scored: ResponseScores, score_rule: str, verdict_rule: str
+) -> ConflictCells:
+    """Count the valid pairs with two scores; the other pairs of the plan are lost: by the pair's own status, else by
+    the first missing score's, as `score_<status>`."""
+    verdict, score, status = comparisons.by_rule[verdict_rule], scored.score[score_rule], scored.status[score_rule]
+    first, second = score[comparisons.first], score[comparisons.second]
+    unscored = np.isnan(first) | np.isnan(second)
+    why = np.where(np.isnan(first), status[comparisons.first], status[comparisons.second])
+    fine, out = verdict.valid & ~unscored, verdict.valid & unscored
+    signs = np.stack([score_signs(first[fine], second[fine], tolerance) for tolerance in scored.tolerances])
+    reasons = pl.Series(scored.statuses, dtype=pl.String).gather(why[out])
+    lost = by_reason(reasons, comparisons.question[out], layout.questions, prefix="score_")
+    return ConflictCells(
+        _joint(signs, verdict.outcomes[:, fine], comparisons.question[fine], layout.questions),
+        np.repeat(scored.tolerances, len(verdict.tolerances)),
+        np.tile(verdict.tolerances, len(scored.tolerances)),
+        lost | comparisons.lost(verdict_rule, layout),
+    )
+
+
 def conflict_rows(
     layout: Layout, judge: str | None, comparisons: Comparisons, scored: ResponseScores, confidence: float
 ) -> list[pl.DataFrame]:
-    """METRICS of every conflict metric, and `chance_conflict_ratio`, for each combination of rules and tolerances.
+    """METRICS of every conflict metric, and what to read it by, for each combination of rules and tolerances.
 
-    Cases are the valid pairs with two scores. Excluded are the other pairs of the plan: by the pair's own status,
-    else by the first missing score's, as `score_<status>`.
-
-    The chance ratio is what verdicts would give that share nothing with the scores but have as many ties: with tie
-    shares s and v, 1 − (s·v + (1−s)(1−v)/2). It has no interval.
+    Cases are the pairs of `conflict_cells`, excluded those that it names as lost. With the same cases the shares of
+    ties (TIES). `conflict_ratio_lowest` and `_highest` are the ratio if none, or all, of the lost pairs were conflicts
+    (identical texts stay out): no way of losing pairs leads beyond them. `chance_conflict_ratio` is what chance gives
+    with the same shares of ties, without an interval; `conflict_ratio_minus_chance` the difference, with one.
     """
-    rows, statuses = [], pl.Series(scored.statuses, dtype=pl.String)
+    rows = []
     for score_rule in SCORING_RULES:
-        score, status = scored.score[score_rule], scored.status[score_rule]
-        first, second = score[comparisons.first], score[comparisons.second]
-        unscored = np.isnan(first) | np.isnan(second)
-        why = np.where(np.isnan(first), status[comparisons.first], status[comparisons.second])
-        signs = np.stack([score_signs(first, second, tolerance) for tolerance in scored.tolerances])
-        for verdict_rule, verdict in comparisons.by_rule.items():
-            fine, out = verdict.valid & ~unscored, verdict.valid & unscored
-            joint = _joint(signs[:, fine], verdict.outcomes[:, fine], comparisons.question[fine], layout.questions)
-            unscored_status = statuses.gather(why[out])
-            lost = by_reason(unscored_status, comparisons.question[out], layout.questions, prefix="score_")
-            lost |= comparisons.lost(verdict_rule, layout)
+        for verdict_rule in comparisons.by_rule:
+            found = conflict_cells(layout, comparisons, scored, score_rule, verdict_rule)
             keys = {
                 "judge": judge,
                 "protocol": scored.protocol,
                 "pair_protocol": comparisons.protocol,
                 "score_rule": score_rule,
                 "verdict_rule": verdict_rule,
-                "tolerance": np.repeat(scored.tolerances, len(verdict.tolerances)),
-                "verdict_tolerance": np.tile(verdict.tolerances, len(scored.tolerances)),
+                "tolerance": found.tolerance,
+                "verdict_tolerance": found.verdict_tolerance,
             }
-            rows += _conflicts(layout, keys, joint, lost, confidence)
+            rows += _conflicts(layout, keys, found, confidence)
+            conflicts = found.counted(CONFLICTS["conflict_ratio"])
+            rows.append(bound_rows(layout, keys, "conflict_ratio", conflicts, found.cases, found.lost, confidence))
     return rows
 
 
@@ -125,19 +173,25 @@ def _joint(signs: Signs, outcomes: Signs, question: NDArray[np.int64], questions
 
 
 def _conflicts(
-    layout: Layout, keys: Mapping[str, object], cells: NDArray[np.int64], lost: dict[str, Floats], confidence: float
+    layout: Layout, keys: Mapping[str, object], found: ConflictCells, confidence: float
 ) -> list[pl.DataFrame]:
-    cases = cells.sum(axis=(2, 3))
-    hits = [sum((cells[:, :, s + 1, v + 1] for s, v in signs), np.zeros_like(cases)) for signs in CONFLICTS.values()]
-    every = stacked(keys, list(CONFLICTS), len(cases))
-    rows = ratio_rows(layout, every, np.concatenate(hits), np.tile(cases, (len(CONFLICTS), 1)), lost, confidence)
-    chance, totals = [], []
+    counted = CONFLICTS | TIES
+    hits = {name: found.counted(signs) for name, signs in counted.items()}
+    every = stacked(keys, list(counted), len(found.cells))
+    cases = np.tile(found.cases, (len(counted), 1))
+    rows = [ratio_rows(layout, every, np.concatenate(list(hits.values())), cases, found.lost, confidence)]
+    chance, totals, over = [], [], []
     for questions in layout.categories.values():
-        table = cells[:, questions].sum(axis=1)
-        total = table.sum(axis=(1, 2))
+        conflicts, score_ties, verdict_ties = (
+            hits[name][:, questions] for name in ("conflict_ratio", "score_tie_share", "verdict_tie_share")
+        )
+        here = found.cases[:, questions]
+        total = here.sum(axis=1)
         with np.errstate(invalid="ignore"):
-            score_ties, verdict_ties = table[:, 1].sum(axis=1) / total, table[:, :, 1].sum(axis=1) / total
-        chance.append(1 - score_ties * verdict_ties - (1 - score_ties) * (1 - verdict_ties) / 2)
+            chance.append(chance_of_conflict(score_ties.sum(axis=1) / total, verdict_ties.sum(axis=1) / total))
+        over.append(conflicts_over_chance(conflicts, score_ties, verdict_ties, here, confidence))
         totals.append(total)
-    named = {**keys, "metric": "chance_conflict_ratio"}
-    return [rows, plain_rows(layout, named, np.stack(chance, axis=1), np.stack(totals, axis=1))]
+    counts = np.stack(totals, axis=1)
+    rows.append(plain_rows(layout, {**keys, "metric": "chance_conflict_ratio"}, np.stack(chance, axis=1), counts))
+    rows.append(over_chance_rows(layout, {**keys, "metric": "conflict_ratio_minus_chance"}, over, counts))
+    return rows

@@ -48,7 +48,7 @@ def reading_rows(layout: Layout, scores: pl.DataFrame, scored: ResponseScores, c
     ]
     for name, score in scored.score.items():
         named = {**keys, "metric": "identical_scores", "score_rule": name, "tolerance": 0.0}
-        hits, cases = _equal_pairs(layout, score)
+        hits, cases = equal_pairs(layout, score)
         possible = layout.sizes * (layout.sizes - 1) / 2
         rows.append(ratio_rows(layout, named, hits, cases, {"no_score": possible - cases}, confidence))
     return rows
@@ -93,7 +93,7 @@ def _mean(
     return ratio_rows(layout, keys, np.minimum(sums, cases) if share else sums, cases, lost, confidence, intervals)
 
 
-def _equal_pairs(layout: Layout, score: Floats) -> tuple[Floats, Floats]:
+def equal_pairs(layout: Layout, score: Floats) -> tuple[Floats, Floats]:
     """(Q,) pairs with equal scores, and pairs with two scores."""
     hits, cases = np.zeros(layout.questions), np.zeros(layout.questions)
     start = np.cumsum(layout.sizes) - layout.sizes

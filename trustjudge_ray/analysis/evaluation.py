@@ -14,6 +14,7 @@ from trustjudge_ray.analysis.layout import Layout, layout
 from trustjudge_ray.analysis.metrics import COLUMNS
 from trustjudge_ray.analysis.noise import noise_rows
 from trustjudge_ray.analysis.non_transitivity import non_transitivity_rows
+from trustjudge_ray.analysis.people import people_metrics
 from trustjudge_ray.analysis.position import position_rows, tie_rows
 from trustjudge_ray.analysis.ranking import fit_metrics, ratings
 from trustjudge_ray.analysis.readouts import columns
@@ -70,7 +71,8 @@ def evaluate(
     agreement = agreement_metrics(scores, verdicts, known, settings)
     rated, notes = ratings(judgments, protocols, settings, scored=scores)
     fitted = fit_metrics(judgments, settings)
-    metrics = pl.concat([consistency, agreement.select(*COLUMNS), fitted.select(*COLUMNS)])
+    further = people_metrics(judgments, verdicts, known, settings)
+    metrics = pl.concat([consistency, *(table.select(*COLUMNS) for table in (agreement, further, fitted))])
     return Evaluation(scores, verdicts, metrics, rated, [*warnings, *_label_only(judgments), *notes])
 
 

@@ -6,11 +6,12 @@ Techniques, 3rd ed., ch. 6), with the small-sample correction and the degrees of
 McCaffrey (Survey Methodology 28, 2002, 169-181) for questions of unequal size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -24,6 +25,8 @@ class RatioIntervals:
         low, high: NaN where there is no case, or cases in one question only: no interval can be given.
         hits, cases: the sums.
         questions: the number of questions with a case.
+        freedom: degrees of freedom of the variance, NaN where there is none: unequal questions have fewer than
+            questions − 1.
     """
 
     value: Array
@@ -32,6 +35,26 @@ class RatioIntervals:
     hits: Array
     cases: Array
     questions: NDArray[np.int64]
+    freedom: Array
+
+    @property
+    def caution(self) -> NDArray[np.str_]:
+        """What to know about each interval: see `caution`."""
+        return caution(self.freedom)
+
+
+_BLOCK: Final = 4_000_000
+FEW_FREEDOM: Final = 9.0
+"""Below so many degrees of freedom (ten questions of equal size) intervals hang on single questions."""
+
+
+def caution(freedom: Array) -> NDArray[np.str_]:
+    """In a word what is wrong with an interval of so many degrees of freedom.
+
+    `no_interval` where there is none (fewer than two questions), `few_questions` below FEW_FREEDOM, else "".
+    """
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isnan(freedom), "no_interval", np.where(freedom < FEW_FREEDOM, "few_questions", ""))
 
 
 def ratio_intervals(hits: Array, cases: Array, confidence: float = 0.95) -> RatioIntervals:
@@ -56,19 +79,25 @@ def ratio_intervals(hits: Array, cases: Array, confidence: float = 0.95) -> Rati
         ValueError: shapes differ, a number is not finite, or a hit count is negative or above its cases.
     """
     hits, cases = np.asarray(hits, dtype=np.float64), np.asarray(cases, dtype=np.float64)
-    summary = _summary(hits, cases)
-    _refuse_no_share(hits, cases)
+    summary = linearised(hits, cases)
+    refuse_no_share(hits, cases)
     plain = np.minimum(_effective_cases(summary), summary.cases)
     return _wilson(summary, _drawn(plain, summary, cases - hits), _drawn(plain, summary, hits), confidence)
 
 
 def soft_ratio_intervals(points: Array, cases: Array, confidence: float = 0.95) -> RatioIntervals:
     """The same for points from 0 to 1 a case (soft wins). Their variance may be far below that of counts, so
-    the effective number of cases is p(1−p)/variance as it is; without variance, the number of questions."""
-    summary = _summary(points, cases)
-    _refuse_no_share(points, cases)
+    the effective number of cases is p(1−p)/variance, above Σ cases too; without variance, the number of questions. It
+    is drawn towards that of questions only as far as the questions differ: where all have the same rate nothing hangs
+    on a handful of them."""
+    summary = linearised(points, cases)
+    refuse_no_share(points, cases)
     effective = _effective_cases(summary)
-    return _wilson(summary, effective, effective, confidence)
+    points, misses = np.asarray(points, dtype=np.float64), np.asarray(cases) - np.asarray(points)
+    for_low, for_high = (
+        _drawn(effective, summary, events, _SOFT_PULL, _unevenness(events, summary)) for events in (misses, points)
+    )
+    return _wilson(summary, for_low, for_high, confidence)
 
 
 def mean_intervals(sums: Array, counts: Array, confidence: float = 0.95) -> RatioIntervals:
@@ -76,16 +105,82 @@ def mean_intervals(sums: Array, counts: Array, confidence: float = 0.95) -> Rati
 
     Where every question has the same mean the interval has width zero. `hits` holds Σ sums.
     """
-    summary = _summary(sums, counts)
+    summary = linearised(sums, counts)
     with np.errstate(invalid="ignore"):
-        half = _quantile(summary.freedom, confidence) * np.sqrt(summary.variance)
+        half = t_quantile(summary.freedom, confidence) * np.sqrt(summary.variance)
     low, high = summary.value - half, summary.value + half
-    return RatioIntervals(summary.value, low, high, summary.hits, summary.cases, summary.questions)
+    return RatioIntervals(summary.value, low, high, summary.hits, summary.cases, summary.questions, summary.freedom)
+
+
+def bootstrap_intervals(
+    hits: Array, cases: Array, rng: np.random.Generator, confidence: float = 0.95, rounds: int = 2000
+) -> RatioIntervals:
+    """Σ hits / Σ cases with intervals from resampled questions, to put beside those of `ratio_intervals`.
+
+    Bias-corrected and accelerated percentiles (Efron, JASA 82, 1987, 171-185; DiCiccio and Efron, Statistical Science
+    11, 1996, 189-228), with Student's t for the normal quantile because percentiles of few questions are too narrow.
+    Where resampling shows no spread (no hit, or nothing but hits), or fewer than three questions bear the hits or the
+    misses, it cannot know the spread: the limits are those of `ratio_intervals`. At ratios near 2 % resampling covers
+    less than it says (`python jobs/benchmark.py coverage` prints both): `ratio_intervals` are the ones to defend.
+
+    Args:
+        hits, cases: (C, Q) or (Q,); the same questions are drawn for all C.
+        rng: decides the draws.
+    """
+    hits, cases = (np.asarray(part, dtype=np.float64) for part in (hits, cases))
+    plain = ratio_intervals(hits, cases, confidence)
+    shape, hits, cases = hits.shape[:-1], np.atleast_2d(hits), np.atleast_2d(cases)
+    drawn = _resampled(hits, cases, rng, rounds)
+    summary = linearised(hits, cases)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = (drawn < summary.value).mean(axis=0) + (drawn == summary.value).mean(axis=0) / 2
+        bias = ndtri(below)
+        skew = (summary.influence**3).sum(-1) / (6 * summary.variance**1.5)
+        t = t_quantile(summary.freedom, confidence)
+        ends = [ndtr(bias + (bias + sign * t) / (1 - skew * (bias + sign * t))) for sign in (-1, 1)]
+    few = np.minimum(_bearing(hits), _bearing(cases - hits)) < 3
+    known = (np.isfinite(ends[0]) & np.isfinite(ends[1]) & ~few).reshape(shape)
+    low, high = (_quantile_of_each(drawn, np.nan_to_num(end)).reshape(shape) for end in ends)
+    low, high = np.minimum(low, plain.value), np.maximum(high, plain.value)
+    return replace(plain, low=np.where(known, low, plain.low), high=np.where(known, high, plain.high))
+
+
+def _resampled(hits: Array, cases: Array, rng: np.random.Generator, rounds: int) -> Array:
+    """(rounds, C) ratios of questions drawn with replacement."""
+    found = np.empty((rounds, len(hits)))
+    step = max(_BLOCK // hits.shape[1], 1)
+    for start in range(0, rounds, step):
+        size = min(step, rounds - start)
+        times = rng.multinomial(hits.shape[1], np.full(hits.shape[1], 1 / hits.shape[1]), size).astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found[start : start + size] = (times @ hits.T) / (times @ cases.T)
+    return found
+
+
+def _quantile_of_each(drawn: Array, share: Array) -> Array:
+    """For each column of (rounds, C) its own quantile; draws without a case count as the highest."""
+    ranked = np.sort(drawn, axis=0)
+    place = np.clip(share, 0, 1) * (len(ranked) - 1)
+    lower = np.floor(place).astype(np.int64)
+    at = np.arange(ranked.shape[1])
+    ends = ranked[lower, at], ranked[np.minimum(lower + 1, len(ranked) - 1), at]
+    return ends[0] + (place - lower) * (ends[1] - ends[0])
 
 
 @dataclass(frozen=True, slots=True)
-class _Summary:
+class Linearised:
+    """A ratio Σ hits / Σ cases and what each question adds to its error.
+
+    Attributes:
+        influence: (..., Q), whose squares sum to `variance`: a question's residual in the ratio's own unit, corrected
+            for what the question itself did to the ratio; 0 where it has no case, NaN where there is no variance.
+        freedom: degrees of freedom of the variance; NaN with fewer than two questions, as the variance.
+        kish: the effective number of questions, (Σn)²/Σn².
+        value, hits, cases, questions: as in `RatioIntervals`.
+    """
+
     value: Array
+    influence: Array
     variance: Array
     freedom: Array
     kish: Array
@@ -94,8 +189,8 @@ class _Summary:
     questions: NDArray[np.int64]
 
 
-def _summary(hits: Array, cases: Array) -> _Summary:
-    """The ratio, its clustered variance, degrees of freedom and effective number of questions.
+def linearised(hits: Array, cases: Array) -> Linearised:
+    """The ratio of (..., Q) hits and cases, and its question-clustered variance.
 
     With weights w = n/Σn and question rates y the variance is Σ w²(y−r)²/(1−2w+Σw²), which is unbiased where
     all y vary alike; its degrees of freedom are 2E²/Var of this quadratic form under normal y.
@@ -114,9 +209,11 @@ def _summary(hits: Array, cases: Array) -> _Summary:
         s2 = (w**2).sum(-1)
         unseen = 1 - 2 * w + s2[..., None]
         enough = questions > 1
-        variance = np.where(enough, np.where(cases > 0, residual**2 / unseen, 0).sum(-1), np.nan)
+        influence = np.where(cases > 0, residual / np.sqrt(unseen), 0)
+        influence = np.where(enough[..., None], influence, np.nan)
+        variance = (influence**2).sum(-1)
         freedom = np.where(enough, _freedom(w, np.where(cases > 0, w**2 / unseen, 0), s2), np.nan)
-        return _Summary(value, variance, freedom, 1 / s2, total_hits, total, questions)
+        return Linearised(value, influence, variance, freedom, 1 / s2, total_hits, total, questions)
 
 
 def _freedom(w: Array, d: Array, s2: Array) -> Array:
@@ -127,7 +224,7 @@ def _freedom(w: Array, d: Array, s2: Array) -> Array:
     return np.maximum(s2**2 / square, 1.0)
 
 
-def _effective_cases(summary: _Summary) -> Array:
+def _effective_cases(summary: Linearised) -> Array:
     """How many independent cases would give this variance; the effective number of questions where it is zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = summary.value * (1 - summary.value)
@@ -135,18 +232,39 @@ def _effective_cases(summary: _Summary) -> Array:
         return np.where(seen, spread / summary.variance, np.minimum(summary.kish, summary.cases))
 
 
-def _drawn(effective: Array, summary: _Summary, events: Array) -> Array:
-    """The effective number of cases, drawn towards that of questions by (2.2 / (m + 2.2))², where m = (Σe)²/Σe²
-    is the effective number of questions that bear the events. The constant is chosen by simulation."""
+_PULL, _SOFT_PULL = 2.2, 3.0
+"""How many questions must bear the events before their variance is trusted: chosen by simulation, so that coverage is
+nominal at ratios of 2 to 40 % (`python jobs/benchmark.py coverage`)."""
+_MANY: Final = 40.0
+"""Below so many effective questions the pull is the smaller: each question weighs more, and t is already wider."""
+
+
+def _drawn(
+    effective: Array, summary: Linearised, events: Array, pull: float = _PULL, extent: Array | float = 1.0
+) -> Array:
+    """The effective number of cases, drawn towards that of questions by extent · (pull / (m + pull))², where m is the
+    effective number of questions that bear the events; without events it is that of questions."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        bearing = np.where(events.sum(-1) > 0, events.sum(-1) ** 2 / (events**2).sum(-1), 0)
-        weight = (2.2 / (bearing + 2.2)) ** 2
+        pull_here = pull * np.minimum(summary.kish / _MANY, 1)
+        weight = extent * (pull_here / (_bearing(events) + pull_here)) ** 2
         return 1 / (1 / effective + np.maximum(1 / summary.kish - 1 / effective, 0) * weight)
 
 
-def _wilson(summary: _Summary, for_low: Array, for_high: Array, confidence: float) -> RatioIntervals:
+def _bearing(events: Array) -> Array:
+    """(Σe)²/Σe² over questions; 0 without events."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(events.sum(-1) > 0, events.sum(-1) ** 2 / (events**2).sum(-1), 0)
+
+
+def _unevenness(events: Array, summary: Linearised) -> Array:
+    """0 where events are spread over questions as cases are, up to 1 where few questions have them all."""
+    with np.errstate(invalid="ignore"):
+        return np.clip(1 - _bearing(events) / summary.kish, 0, 1)
+
+
+def _wilson(summary: Linearised, for_low: Array, for_high: Array, confidence: float) -> RatioIntervals:
     """Wilson's limits, each with its own effective number of cases."""
-    p, t2 = summary.value, _quantile(summary.freedom, confidence) ** 2
+    p, t2 = summary.value, t_quantile(summary.freedom, confidence) ** 2
 
     def limit(n: Array, sign: int) -> Array:
         half = np.sqrt(t2 * (p * (1 - p) / n + t2 / (4 * n**2)))
@@ -154,16 +272,25 @@ def _wilson(summary: _Summary, for_low: Array, for_high: Array, confidence: floa
 
     with np.errstate(divide="ignore", invalid="ignore"):
         low, high = np.minimum(limit(for_low, -1), p), np.maximum(limit(for_high, 1), p)
-    return RatioIntervals(p, low, high, summary.hits, summary.cases, summary.questions)
+    return RatioIntervals(p, low, high, summary.hits, summary.cases, summary.questions, summary.freedom)
 
 
-def _quantile(freedom: Array, confidence: float) -> Array:
+def t_quantile(freedom: Array, confidence: float) -> Array:
+    """The two-sided quantile of Student's t; NaN where there are no degrees of freedom."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: got {confidence}; a share between 0 and 1")
     return np.asarray(stdtrit(freedom, (1 + confidence) / 2), dtype=np.float64)
 
 
-def _refuse_no_share(hits: Array, cases: Array) -> None:
+def widest_without_spread(questions: Array, freedom: Array, confidence: float) -> Array:
+    """Half the width of an interval where no question differs from another: Wilson's upper limit for no hit among so
+    many (effective) questions."""
+    t2 = t_quantile(freedom, confidence) ** 2
+    return t2 / (questions + t2)
+
+
+def refuse_no_share(hits: Array, cases: Array) -> None:
+    """Raises ValueError where hits are below 0 or above their cases."""
     hits, cases = np.asarray(hits), np.asarray(cases)
     slack = 1e-9 * np.maximum(cases, 1)
     if ((hits < -slack) | (hits > cases + slack)).any():

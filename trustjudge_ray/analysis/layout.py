@@ -133,10 +133,14 @@ def stacked(keys: Mapping[str, Any], metrics: Sequence[str], each: int) -> dict[
     return {**keys, **repeated, "metric": np.repeat(np.array(metrics, dtype=object), each)}
 
 
-def plain_rows(layout: Layout, keys: Mapping[str, Any], values: NDArray[Any], cases: NDArray[Any]) -> pl.DataFrame:
-    """METRICS rows of numbers that have no interval: `values` and `cases` are (C, categories), in their order."""
+def plain_rows(
+    layout: Layout, keys: Mapping[str, Any], values: NDArray[Any], cases: NDArray[Any], **limits: NDArray[Any]
+) -> pl.DataFrame:
+    """METRICS rows of numbers that are not counts of a question: `values`, `cases` and, where there is an interval,
+    `low` and `high` are (C, categories), in their order."""
     lost = [reason_columns({})] * len(layout.categories)
-    return _frame(layout, keys, {"value": values.T.ravel(), "cases": cases.T.ravel()}, lost, len(values))
+    columns = {name: column.T.ravel() for name, column in {"value": values, "cases": cases, **limits}.items()}
+    return _frame(layout, keys, columns, lost, len(values))
 
 
 def _frame(

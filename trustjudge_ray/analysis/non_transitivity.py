@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trustjudge_ray.analysis.bounds import bound_rows
+from trustjudge_ray.analysis.chance import chance_of_fault, faults_over_chance, over_chance_rows
 from trustjudge_ray.analysis.comparisons import Comparisons, RuleOutcomes
 from trustjudge_ray.analysis.layout import Indices, Layout, plain_rows, ratio_rows, stacked
 from trustjudge_ray.analysis.readouts import Floats
@@ -16,7 +18,6 @@ from trustjudge_ray.analysis.transitivity import (
     FAULTS,
     MOST_RESPONSES,
     UNKNOWN,
-    chance_of_fault,
     count_subsets,
     must_sample,
     sample_subsets,
@@ -46,6 +47,34 @@ class _Field:
     asked: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class SubsetsByRule:
+    """Subsets of every question, by verdict rule and k.
+
+    Attributes:
+        complete: (T, Q) with every pair valid.
+        faulty: by fault (T, Q), those of them with a triple of it.
+        lost: by reason (Q,), the others of questions with a comparison.
+        field: the pairs as they were arranged.
+    """
+
+    complete: dict[str, dict[int, Floats]]
+    faulty: dict[str, dict[int, dict[str, Floats]]]
+    lost: dict[str, dict[int, dict[str, Floats]]]
+    field: _Field
+
+    @classmethod
+    def empty(cls, field: _Field, comparisons: Comparisons, sizes: Sequence[int], questions: int) -> "SubsetsByRule":
+        """Nothing counted yet."""
+        shape = {rule: (len(found.tolerances), questions) for rule, found in comparisons.by_rule.items()}
+        return cls(
+            {rule: {k: np.zeros(size) for k in sizes} for rule, size in shape.items()},
+            {rule: {k: {fault: np.zeros(size) for fault in FAULTS} for k in sizes} for rule, size in shape.items()},
+            {},
+            field,
+        )
+
+
 def non_transitivity_rows(
     layout: Layout, comparisons: Comparisons, sizes: Sequence[int], confidence: float, seed: int = 0
 ) -> tuple[list[pl.DataFrame], list[str]]:
@@ -59,44 +88,41 @@ def non_transitivity_rows(
     random ones and a warning says so.
 
     `chance_non_transitivity_ratio` is what pairs would give that are drawn each on its own, with the same share of
-    ties and either side alike otherwise. It has no interval.
+    ties (`tie_rate` has it) and either side alike otherwise, without an interval;
+    `non_transitivity_ratio_minus_chance` is the difference, with one. `non_transitivity_ratio_lowest` and `_highest`
+    are the ratio if none, or all, of the subsets that were asked for and lost held a fault.
+
+    A plan that closes few triples (a matching, an anchor, one order) leaves no subset, or an odd choice of them: a
+    warning says so.
     """
+    found = subset_counts(layout, comparisons, sizes, seed)
+    rows = []
+    for rule in comparisons.by_rule:
+        for k in sizes:
+            rows += _rule_rows(layout, comparisons, rule, k, found, confidence)
+    return rows, _warnings(layout, found.field, comparisons, sizes, next(iter(found.lost.values()), {}))
+
+
+def subset_counts(layout: Layout, comparisons: Comparisons, sizes: Sequence[int], seed: int = 0) -> SubsetsByRule:
+    """Count, or where there are too many estimate, the subsets of every question under every rule and tolerance."""
     field = _field(layout, comparisons)
-    counts = _Counts.empty(comparisons, sizes, layout.questions)
+    counts = SubsetsByRule.empty(field, comparisons, sizes, layout.questions)
     for width in np.unique(field.width[field.width >= 3]):
         questions = np.flatnonzero(field.width == width)
         exact = [k for k in sizes if not must_sample(int(width), k)]
         variants = sum(len(found.tolerances) for found in comparisons.by_rule.values())
         step = max(int(_RELATION_BYTES // (variants * width**2)), 1)
         for start in range(0, len(questions) if exact else 0, step):
-            _count(counts, comparisons, field, questions[start : start + step], int(width), exact)
+            _count(counts, comparisons, questions[start : start + step], int(width), exact)
         for k in set(sizes) - set(exact):
-            _sample(counts, comparisons, field, questions, int(width), k, seed, layout)
-    rows = []
-    lost: dict[bytes, dict[int, dict[str, Floats]]] = {}
+            _sample(counts, comparisons, questions, int(width), k, seed, layout)
+    known: dict[bytes, dict[int, dict[str, Floats]]] = {}
     for rule, found in comparisons.by_rule.items():
         signature = np.where(found.valid, -1, found.status).tobytes()
-        if signature not in lost:
-            lost[signature] = _lost(layout, comparisons, field, found, counts.complete[rule], sizes)
-        for k in sizes:
-            rows += _rule_rows(layout, comparisons, rule, k, counts, lost[signature][k], confidence)
-    return rows, _warnings(field, comparisons, sizes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """By verdict rule and k: complete subsets (T, Q), and those with a fault, by its name (T, Q)."""
-
-    complete: dict[str, dict[int, Floats]]
-    faulty: dict[str, dict[int, dict[str, Floats]]]
-
-    @classmethod
-    def empty(cls, comparisons: Comparisons, sizes: Sequence[int], questions: int) -> "_Counts":
-        shape = {rule: (len(found.tolerances), questions) for rule, found in comparisons.by_rule.items()}
-        return cls(
-            {rule: {k: np.zeros(size) for k in sizes} for rule, size in shape.items()},
-            {rule: {k: {fault: np.zeros(size) for fault in FAULTS} for k in sizes} for rule, size in shape.items()},
-        )
+        if signature not in known:
+            known[signature] = _lost(layout, comparisons, field, found, counts.complete[rule], sizes)
+        counts.lost[rule] = known[signature]
+    return counts
 
 
 def _field(layout: Layout, comparisons: Comparisons) -> _Field:
@@ -129,11 +155,11 @@ def _tables(
 
 
 def _count(
-    counts: _Counts, comparisons: Comparisons, field: _Field, questions: Indices, width: int, sizes: Sequence[int]
+    counts: SubsetsByRule, comparisons: Comparisons, questions: Indices, width: int, sizes: Sequence[int]
 ) -> None:
     """Count exactly and enter the counts of these questions."""
     values = np.concatenate([found.outcomes for found in comparisons.by_rule.values()])
-    table = _tables(values, comparisons, field, questions, width)
+    table = _tables(values, comparisons, counts.field, questions, width)
     shape = table.shape[:2]
     for k, found in count_subsets(table.reshape(-1, width, width), sizes).items():
         start = 0
@@ -146,9 +172,8 @@ def _count(
 
 
 def _sample(
-    counts: _Counts,
+    counts: SubsetsByRule,
     comparisons: Comparisons,
-    field: _Field,
     questions: Indices,
     width: int,
     k: int,
@@ -159,7 +184,7 @@ def _sample(
     names = layout.responses.group_by("question", maintain_order=True).agg(pl.col("question_id").first())["question_id"]
     for question in questions:
         for rule, verdict in comparisons.by_rule.items():
-            table = _tables(verdict.outcomes, comparisons, field, np.array([question]), width)[:, 0]
+            table = _tables(verdict.outcomes, comparisons, counts.field, np.array([question]), width)[:, 0]
             rng = np.random.default_rng(seed_of(str(seed), names[int(question)], str(k)))
             found = sample_subsets(table, k, SAMPLED_SUBSETS, rng)
             scale = comb(width, k) / SAMPLED_SUBSETS
@@ -215,11 +240,10 @@ def _rule_rows(
     comparisons: Comparisons,
     rule: str,
     k: int,
-    counts: _Counts,
-    lost: dict[str, Floats],
+    counts: SubsetsByRule,
     confidence: float,
 ) -> list[pl.DataFrame]:
-    found, complete = comparisons.by_rule[rule], counts.complete[rule][k]
+    found, complete, lost = comparisons.by_rule[rule], counts.complete[rule][k], counts.lost[rule][k]
     keys = {
         "judge": comparisons.judge,
         "protocol": comparisons.protocol,
@@ -230,26 +254,70 @@ def _rule_rows(
     faulty = counts.faulty[rule][k]
     every = stacked(keys, [f"non_transitivity_{fault}" for fault in faulty], len(complete))
     cases = np.tile(complete, (len(faulty), 1))
-    rows = ratio_rows(layout, every, np.concatenate(list(faulty.values())), cases, lost, confidence)
-    valid = comparisons.counted(found.valid, None, layout)
+    rows = [ratio_rows(layout, every, np.concatenate(list(faulty.values())), cases, lost, confidence)]
+    rows.append(bound_rows(layout, keys, "non_transitivity_ratio", faulty["ratio"], complete, lost, confidence))
     ties = np.stack([comparisons.counted(found.valid, outcome == 0, layout) for outcome in found.outcomes])
-    shape = (len(ties), len(layout.categories))
-    chance, totals = np.full(shape, np.nan), np.zeros(shape)
+    valid = np.broadcast_to(comparisons.counted(found.valid, None, layout), ties.shape)
+    return rows + _chance_rows(layout, keys, (faulty["ratio"], complete, ties, valid), k, confidence)
+
+
+def _chance_rows(
+    layout: Layout, keys: dict[str, Any], counts: tuple[Floats, Floats, Floats, Floats], k: int, confidence: float
+) -> list[pl.DataFrame]:
+    """What chance gives, and the ratio less it, from (T, Q) faulty and complete subsets, ties and valid pairs."""
+    shape = (len(counts[0]), len(layout.categories))
+    chance, totals, over = np.full(shape, np.nan), np.zeros(shape), []
     for c, questions in enumerate(layout.categories.values()):
-        totals[:, c] = complete[:, questions].sum(axis=1)
-        total = valid[questions].sum()
-        if total:
-            shares = ties[:, questions].sum(axis=1) / total
-            chance[:, c] = [chance_of_fault(share, k) for share in shares]
-    return [rows, plain_rows(layout, {**keys, "metric": "chance_non_transitivity_ratio"}, chance, totals)]
-
-
-def _warnings(field: _Field, comparisons: Comparisons, sizes: Sequence[int]) -> list[str]:
+        faulty, complete, ties, valid = (part[:, questions] for part in counts)
+        totals[:, c] = complete.sum(axis=1)
+        if valid.sum():
+            chance[:, c] = [chance_of_fault(share, k) for share in ties.sum(axis=1) / valid.sum(axis=1)]
+        over.append(faults_over_chance(faulty, complete, ties, valid, k, confidence))
     return [
-        f"non_transitivity at k = {k}, judge '{comparisons.judge}', protocol '{comparisons.protocol}': {sampled} "
-        f"questions have over {MOST_RESPONSES} compared responses or too many subsets, so their counts are estimated "
-        f"from {SAMPLED_SUBSETS} random subsets each"
-        for k in sizes
-        for sampled in (sum(must_sample(int(width), k) for width in field.width),)
-        if sampled
+        plain_rows(layout, {**keys, "metric": "chance_non_transitivity_ratio"}, chance, totals),
+        over_chance_rows(layout, {**keys, "metric": "non_transitivity_ratio_minus_chance"}, over, totals),
     ]
+
+
+SPARSE: Final = 0.9
+"""Below this share of closed subsets, among those of the responses that were compared at all, a plan is sparse."""
+
+
+def _warnings(
+    layout: Layout, field: _Field, comparisons: Comparisons, sizes: Sequence[int], lost: dict[int, dict[str, Floats]]
+) -> list[str]:
+    """Which ratios are estimates, and which rest on what a sparse plan happened to close."""
+    about = f"judge '{comparisons.judge}', protocol '{comparisons.protocol}'"
+    told = []
+    for k in sizes:
+        big = np.array([must_sample(int(width), k) for width in field.width], dtype=bool)
+        if big.any():
+            told.append(
+                f"non_transitivity at k = {k}, {about}: {big.sum()} questions have over {MOST_RESPONSES} compared "
+                f"responses or too many subsets, so their counts are estimated from {SAMPLED_SUBSETS} random subsets "
+                "each"
+            )
+        possible = np.array([comb(int(n), k) for n in layout.sizes]) * field.asked * ~big
+        planned = (possible - lost[k]["never_asked"] * ~big).sum()
+        inside = (np.array([comb(int(width), k) for width in field.width]) * ~big).sum()
+        if possible.sum() and planned < SPARSE * max(inside, 1):
+            told.append(_sparse(k, about, int(planned), int(possible.sum())))
+    one_order = comparisons.pairs.asked.any() and not comparisons.pairs.asked.all(axis=1).any()
+    if one_order:
+        told.append(
+            f"{about}: no pair was asked about in both orders, so there are no verdicts and no non_transitivity"
+        )
+    return told
+
+
+def _sparse(k: int, about: str, planned: int, possible: int) -> str:
+    if not planned:
+        return (
+            f"non_transitivity at k = {k}, {about}: not computed. The plan closes none of {possible:,} subsets of "
+            f"{k} responses; the designs `full` and `blocks` do"
+        )
+    return (
+        f"non_transitivity at k = {k}, {about}: rests on the {planned:,} of {possible:,} subsets whose pairs a sparse "
+        "plan happens to hold, which need not be like the others; the designs `full` and `blocks` choose theirs at "
+        "random or take all"
+    )

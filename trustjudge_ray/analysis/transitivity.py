@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import combinations, product
-from math import comb, factorial
+from math import comb
 from typing import Any, Final
 
 import numpy as np
@@ -143,28 +143,8 @@ def sample_subsets(
     return SubsetCounts(complete.sum(axis=1), {name: (complete & bad).sum(axis=1) for name, bad in faulty.items()})
 
 
-def chance_of_fault(tie_share: float, k: int) -> float:
-    """The share of k-subsets with an intransitive triple if every pair were drawn on its own: a tie with this
-    probability, else either side alike.
-
-    One minus the probability of all orderings with ties: blocks of sizes b, k!/Πb! ways, each with probability
-    t^m · ((1−t)/2)^(k(k−1)/2 − m), m = Σ b(b−1)/2 tied pairs.
-    """
-    pairs, strict = comb(k, 2), (1 - tie_share) / 2
-    ordered = 0.0
-    for blocks in _compositions(k):
-        tied = sum(comb(b, 2) for b in blocks)
-        ways = factorial(k) // np.prod([factorial(b) for b in blocks], dtype=np.int64)
-        ordered += float(ways) * tie_share**tied * strict ** (pairs - tied)
-    return max(1 - ordered, 0.0)
-
-
 def _implied(ij: int, jk: int) -> int:
     return (ij + jk > 0) - (ij + jk < 0)
-
-
-def _compositions(k: int) -> list[tuple[int, ...]]:
-    return [(first, *rest) for first in range(1, k + 1) for rest in (_compositions(k - first) if first < k else [()])]
 
 
 def _words(n: int) -> tuple[np.dtype[Any], int]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trustjudge_ray.commands import defend
 from trustjudge_ray.commands.judging import finish, with_ray
 from trustjudge_ray.commands.options import JSON, OVERRIDES, RUN, existing_folder, folder
 
@@ -148,7 +149,7 @@ class _ManyValued(click.Command):
 
 
 @click.command("import", cls=_ManyValued)
-@click.argument("kind", metavar="FORMAT", type=click.Choice(["oracle", "trustjudge", "battles"]))
+@click.argument("kind", metavar="FORMAT", type=click.Choice(["oracle", "trustjudge", "battles", "label-sheet"]))
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--single", multiple=True, metavar="FILE...", help="trustjudge: judgments of single answers.")
 @click.option("--pairs", multiple=True, metavar="FILE...", help="trustjudge: judgments of pairs.")
@@ -176,7 +177,11 @@ def import_(
     trustjudge import oracle DIR --out runs/oracle
     trustjudge import trustjudge --single J_single_answer_grade_5_points.jsonl --pairs J_pairs.jsonl --out RUN
     trustjudge import battles battles.parquet --out runs/arena
+    trustjudge import label-sheet filled-in.csv --judge anna --out runs/mine
     """
+    if kind == "label-sheet":
+        defend.import_labels(list(files), out, judge_name, as_json)
+        return
     from trustjudge_ray import imported_runs, runs
 
     paths = _import_files(kind, [*files, *single, *pairs, *questions])
