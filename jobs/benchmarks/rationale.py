@@ -42,9 +42,9 @@ class Mode:
 
 def run(options: Options) -> dict[str, Any]:
     """Measure with the embedded judge."""
-    pairs, questions, batch = (1, 1, 3) if options.small else (5, 24, RunConfig().batch_size)
+    pairs, questions, batch = (1, 1, 3) if options.small else (5, 16, RunConfig().batch_size)
     with engine_process() as process:
-        modes = process.submit(_modes, "embedded", questions, batch, 1 if options.small else 3).result()
+        modes = process.submit(_modes, "embedded", questions, batch // 2, 1).result()
     for name, mode in modes.items():
         options.say(f"{name}: {mode.judgments:.2f} judgments and {mode.tokens:.0f} written tokens a second")
     found = measure("embedded", pairs, questions, batch)
