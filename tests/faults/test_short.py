@@ -16,21 +16,20 @@ def test_one_run_through_the_faults_ends_as_if_there_had_been_none(begin):
     driver = trial.start()
     trial.reach(driver, tasks // 20)
     nodes.judges()[0].kill()
-    with proxy.holding_a_part(after=tasks // 6) as hold:
-        driver.wait_until(hold.held.is_set, "a part is being written")
+    with trial.in_a_part(driver, tasks // 6) as hold:
         speaker(hold.writer).kill()
         hold.release(complete=False)
     trial.reach(driver, tasks // 3)
     nodes.kill(nodes.node_of(nodes.judges()[0]))
-    with proxy.holding_a_part(after=tasks // 2) as hold:
-        driver.wait_until(hold.held.is_set, "a part is being written")
+    with trial.in_a_part(driver, tasks // 2) as hold:
         driver.signal(signal.SIGKILL)
         trial.ends(driver)
         hold.release(complete=True)
     driver = trial.start()
-    trial.reach(driver, 2 * tasks // 3)
-    second = trial.intrude()
-    assert second.end()[0] == 1, second.said
+    with trial.in_a_part(driver, 2 * tasks // 3) as hold:  # the first must not be over before the second is refused
+        second = trial.intrude()
+        assert second.end()[0] == 1, second.said
+        hold.release(complete=True)
     trial.reach(driver, 4 * tasks // 5)
     trial.stage.gateway.kill()
     trial.stage.gateway.start()
