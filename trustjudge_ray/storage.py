@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 if TYPE_CHECKING:
     import fsspec
 
-_PATIENT: Final = {"connect_timeout": 4, "read_timeout": 20, "retries": {"max_attempts": 3}}
-"""For S3, where the user's own config_kwargs do not say otherwise: a wrong endpoint is known within half a minute,
-and a store that is busy is asked again."""
+_PATIENT: Final = {"connect_timeout": 4, "read_timeout": 20, "retries": {"mode": "standard", "max_attempts": 8}}
+"""For S3, where the user's own config_kwargs do not say otherwise: a store that is busy, or away for some seconds, is
+asked again with growing pauses."""
 _IMPATIENT: Final = {"connect_timeout": 4, "read_timeout": 10, "retries": {"max_attempts": 0}}
-_IMPATIENT_ATTEMPTS: Final = 2
+"""A wrong endpoint is known within half a minute."""
+_ATTEMPTS: Final = 2
+"""How often s3fs repeats what the driver has given up."""
 
 _DRIVERS: Final = ("botocore", "aiobotocore", "aiohttp")
 """Whose exceptions speak of the store. Told by name: importing them would slow down every command."""
@@ -61,8 +63,8 @@ def filesystem(
         given["use_listings_cache"] = False  # other processes write too
         given["skip_instance_cache"] = bool(users) and not patient  # the patient one must not get fewer attempts
         fs, inner = fsspec.core.url_to_fs(path, **given)
-        if not patient:
-            fs.retries = _IMPATIENT_ATTEMPTS
+        if hasattr(fs, "retries"):
+            fs.retries = _ATTEMPTS
         fs.connect()  # asks nothing of the store; says now what is wrong with the options
     except (ImportError, TypeError, ValueError) as error:
         raise StorageError(f"{path}: check the path's scheme and storage_options: {_said(error)}") from error

@@ -45,6 +45,7 @@ def start(cluster: ClusterConfig) -> None:
         memory = int(cluster.object_store_gb * 2**30) if cluster.object_store_gb else None
         with _without_remark():
             ray.init(
+                address="local",  # without it Ray joins whatever was last started on this machine
                 num_cpus=cluster.num_cpus or max(os.cpu_count() or 1, math.ceil(_judge_cpus(cluster)) + 1),
                 include_dashboard=False,
                 object_store_memory=memory,
