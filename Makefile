@@ -7,13 +7,14 @@ export PYTHON TORCH_INDEX
 # Where a run started with $(1) as its default writes, `out=…` in ARGS winning.
 out = $(or $(patsubst out=%,%,$(filter out=%,$(ARGS))),$(1))
 
-.PHONY: help install demo audit test test-faults lint clean lock
+.PHONY: help install demo audit test test-heavy test-faults lint clean lock
 
 help:
 	@echo 'make install   .venv from requirements/cpu.lock, and the project in it'
 	@echo 'make demo      judges the shipped corpus with a small real model on the CPU; writes runs/demo/report.html'
 	@echo 'make audit     can that judge be trusted? writes runs/audit'
 	@echo 'make test      all tests that this machine can run'
+	@echo 'make test-heavy    what make test leaves out for its time'
 	@echo 'make test-faults   the fault suite: half an hour; writes the table of docs/reliability.md'
 	@echo 'make lint      ruff and mypy'
 	@echo 'make clean     removes .venv, runs/ and caches'
@@ -31,6 +32,9 @@ audit: install
 
 test: install
 	$(VENV)/python -m pytest $(ARGS)
+
+test-heavy: install
+	$(VENV)/python -m pytest -m heavy $(ARGS)
 
 test-faults: install
 	$(VENV)/python -m pytest tests/faults -m faults $(ARGS)

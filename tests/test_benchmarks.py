@@ -55,6 +55,7 @@ def test_a_reference_that_is_none_is_one_message():
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_the_planned_order_computes_no_more_than_a_shuffled_one():
     figures = last_line("prefix", "--small")
     assert 0 < figures["planned"] <= 0.6
@@ -71,6 +72,7 @@ def test_the_pipeline_is_compared_with_the_bare_engine_on_its_own_prompts():
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_float32_head_reads_labels_nearer_to_float32_than_a_bfloat16_head():
     figures = last_line("precision", "--small")
     assert 0 < figures["float32_head"]["mean"] < figures["bfloat16"]["mean"]
@@ -106,6 +108,7 @@ def test_a_finished_run_judges_nothing_and_a_new_model_exactly_its_own():
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_bucket_is_measured_at_two_sizes_and_what_lies_between_is_told_by_the_task():
     figures = last_line("buckets", "--small")
     assert 100 < figures["bytes"] < 1000

@@ -96,6 +96,7 @@ def test_help_names_every_command_and_each_says_what_it_does():
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_budget_ends_a_run_with_status_1_and_the_same_command_goes_on_until_nothing_is_left(tmp_path):
     corpus = write_corpus(tmp_path / "a.jsonl", rows(3, ["m1", "m2", "m3"]))
     path = config_file(tmp_path, {"paths": [str(corpus)]}, judge={"engine": "scripted"})

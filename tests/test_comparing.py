@@ -206,6 +206,7 @@ NIGHTLY = Path(__file__).parent.parent / "jobs" / "nightly.py"
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_night_judges_what_is_new_finds_the_model_that_fell_and_fails_by_its_gate(tmp_path):
     """Nights with one store: only the model with new answers is judged again, and only it has changed."""
     models = ["m1", "m2", "m3", "m4"]

@@ -380,6 +380,7 @@ def test_a_rationale_through_the_endpoint_is_the_one_that_the_engine_writes(vllm
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_real_chat_endpoint_gives_every_judgment_a_distribution_after_its_rationale(vllm_server):
     given = [task(SCORE, answer) | {"sample": sample} for answer in ANSWERS for sample in range(2)]
     given += [task(COMPARE, ANSWERS[0], ANSWERS[1], order) for order in ("AB", "BA")]

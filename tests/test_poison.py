@@ -79,6 +79,7 @@ def test_a_judgment_that_kills_the_engine_fails_with_a_reason_and_all_others_are
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_an_engine_that_dies_on_everything_ends_the_run_with_one_message(tmp_path: Path, local_ray: None):
     given = loaded(tmp_path, rows(QUESTIONS, MODELS), "run.engine_deaths=1", poison="says", death="gone")
     with pytest.raises(RunError, match=r"died 9 times in a row without one judgment .*a planted death on"):

@@ -101,6 +101,7 @@ def test_a_retry_judges_what_failed_and_nothing_else_and_the_tables_have_one_row
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 def test_the_command_retries_one_reason_says_what_came_of_it_and_counts_what_is_left(tmp_path, local_ray, endpoint):
     flaky = Flaky(endpoint, "m1 says 2.")
     failing, empty = flaky.answer, chat_answer([["The", -0.1]])

@@ -183,6 +183,7 @@ print(json.dumps({"now": judged.now, "left": judged.left, "stopped": judged.stop
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_run_stops_before_its_cost_is_passed_and_keeps_what_it_has_judged(tmp_path):
     """A GPU that is none, at a price at which the money lasts for a part of 40 batches."""
     given = loaded(tmp_path, rows(40, ["m1", "m2"]))

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.slow]
 def test_one_run_through_the_faults_ends_as_if_there_had_been_none(begin):
     trial = begin("everything")
     proxy, nodes, tasks = trial.stage.proxy, trial.stage.nodes, trial.work.tasks
-    proxy.weather = Weather(busy=0.03, cut=0.01, slow=0.1, seconds=0.5)
+    proxy.weather = Weather(busy=0.03, cut=0.01)
     driver = trial.start()
     trial.reach(driver, tasks // 20)
     nodes.judges()[0].kill()
