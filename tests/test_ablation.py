@@ -11,6 +11,7 @@ from trustjudge_ray.analysis.ablation import ABLATION, SCORE_STEPS, VERDICT_STEP
 from trustjudge_ray.analysis.evaluation import evaluate
 from trustjudge_ray.config import AnalysisConfig
 from trustjudge_ray.imports.base import compare_protocol, score_protocol
+from trustjudge_ray.report.steps import ablation_text
 
 PROTOCOLS = {p.name: p for p in (score_protocol(5), score_protocol(100), compare_protocol())}
 SETTINGS = AnalysisConfig(tolerances=[0.1, 0.0], k=[3, 4])
@@ -112,3 +113,11 @@ def test_one_kind_alone_has_its_own_rows_and_no_others(kind):
 def test_the_seed_decides_and_rows_in_any_order_give_the_same_table(found):
     backward = [row | {"task_id": f"{i:06d}"} for i, row in enumerate(suite())][::-1]
     assert ablation(table(backward), PROTOCOLS, SETTINGS).equals(found)
+
+
+def test_the_text_has_every_step_with_the_numbers_of_the_table():
+    found = ablation(table(suite()), PROTOCOLS, SETTINGS)
+    text = ablation_text(found)
+    for row in found.to_dicts():
+        cells = (row["step"], f"{row['value']:.3f}", f"{row['low']:.3f} … {row['high']:.3f}")
+        assert any(all(cell in line for cell in cells) for line in text.splitlines()), cells

@@ -39,6 +39,7 @@ for command in (
     existing.retry,
     existing.show,
     existing.import_,
+    defend.ablation,
     defend.compare,
     defend.nightly,
     defend.label_sheet,

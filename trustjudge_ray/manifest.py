@@ -43,7 +43,15 @@ def counted(values: pl.Series) -> dict[str, int]:
 def forget(folder: RunFolder) -> None:
     """Remove what an earlier run or import computed and wrote about itself. Judgments stay."""
     computed = [f"{name}.{ending}" for name in TABLES for ending in ("parquet", "csv")]
-    written = ("report.html", "report.txt", "comparison.json", "comparison.md", "agreement.json", "agreement.md")
+    written: tuple[str, ...] = (
+        "report.html",
+        "report.txt",
+        "comparison.json",
+        "comparison.md",
+        "agreement.json",
+        "agreement.md",
+    )
+    written += ("ablation.csv", "ablation.txt")
     for name in ("manifest.json", "metrics.json", "warnings.json", *computed, *written):
         if folder.exists(name):
             folder.remove(name)

@@ -61,7 +61,6 @@ def filesystem(
         users = given.pop("config_kwargs", None) or {}
         given["config_kwargs"] = (_PATIENT if patient else _IMPATIENT) | users
         given["use_listings_cache"] = False  # other processes write too
-        given["skip_instance_cache"] = bool(users) and not patient  # the patient one must not get fewer attempts
         fs, inner = fsspec.core.url_to_fs(path, **given)
         if hasattr(fs, "retries"):
             fs.retries = _ATTEMPTS

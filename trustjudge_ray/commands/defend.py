@@ -1,4 +1,4 @@
-"""Commands about numbers that must hold: `compare`, `nightly`, `label-sheet`, `agree`.
+"""Commands about numbers that must hold: `ablation`, `compare`, `nightly`, `label-sheet`, `agree`.
 
 Thin: what a test would want to call lies in `comparing`, `labelling` and the analysis.
 """
@@ -83,6 +83,35 @@ def nightly(
     text = comparing.write(tonight, found, failed)
     _tell(text, comparing.as_document(found, failed), failed, as_json)
     sys.exit(status)
+
+
+@click.command()
+@click.argument("run_path", metavar="RUN")
+@OVERRIDES
+@JSON
+def ablation(run_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """What each step of the method changes in a run: coarse to fine scales, emitted labels to distributions.
+
+    Every cell with its interval, coverage and the value by chance, and its difference from the first step on the same
+    questions. Writes ablation.csv and ablation.txt into the run folder.
+
+    \b
+    trustjudge ablation runs/demo analysis.k=[3]
+    """
+    from trustjudge_ray import runs
+    from trustjudge_ray.analysis.ablation import ablation as table_of
+    from trustjudge_ray.report.steps import ablation_text
+
+    folder = existing_folder(run_path, overrides)
+    judgments, _ = folder.judgments()
+    settings = runs.analysis_settings(folder, list(overrides))
+    found = table_of(judgments, folder.protocols(), settings, folder.responses())
+    if found.is_empty():
+        raise click.UsageError(f"{run_path}: no judgment of an answer or a pair: there are no steps to compare")
+    text = ablation_text(found)
+    folder.write_bytes("ablation.csv", found.write_csv().encode("utf-8"))
+    folder.write_bytes("ablation.txt", text.encode("utf-8"))
+    click.echo(runs.as_json_line({"ablation": found.to_dicts()}) if as_json else text)
 
 
 @click.command("label-sheet")

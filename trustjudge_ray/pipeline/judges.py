@@ -57,7 +57,7 @@ def judge_pending(
     """Judge the pending tasks of one judge, the first so many of each bucket; a ledger for each committed part.
 
     A replica begins another batch only when those before it are committed or about to be: storage that is slow slows
-    down judging, and what is judged and not yet written is a batch or two for each replica.
+    down judging, and what is judged and not yet written is at most a batch more than an engine works on at once.
 
     Args:
         until: seconds since the epoch after which no batch may be under way. A batch that would not end by then is

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from trustjudge_ray.analysis.chance import no_better_than_chance
 from trustjudge_ray.analysis.games import POOLED
 from trustjudge_ray.config import AnalysisConfig
 from trustjudge_ray.judging.base import CORPUS_FAILURES, JUDGE_FAILURES
@@ -207,30 +208,28 @@ def findings(inputs: Inputs) -> list[str]:
     """What a reader must know before the numbers: where the judge is no better than chance, and warnings."""
     rows = _overall(inputs)
     found = []
-    for m in rows.filter(
+    ratios = rows.join(no_better_than_chance(rows), on=["metric", *_MATCHED], how="semi", nulls_equal=True)
+    for m in ratios.filter(
         pl.col("metric") == "conflict_ratio",
         pl.col("verdict_rule") == "baseline",
         pl.col("score_rule") == inputs.settings.score_rule,
     ).to_dicts():
-        chance = _chance(rows, "chance_conflict_ratio", m)
-        if m["low"] is not None and chance is not None and m["high"] >= chance:
-            found.append(
-                f"{m['judge']}: its {m['protocol']} scores and its {m['pair_protocol']} verdicts conflict in "
-                f"{share(m['value'])} of pairs ({interval(m, share)}); chance with the same shares of "
-                f"verdicts gives {share(chance)}: no better than chance, as far as this run shows."
-            )
-    for m in rows.filter(
+        found.append(
+            f"{m['judge']}: its {m['protocol']} scores and its {m['pair_protocol']} verdicts conflict in "
+            f"{share(m['value'])} of pairs ({interval(m, share)}); chance with the same shares of "
+            f"verdicts gives {share(_chance(rows, 'chance_conflict_ratio', m))}: no better than chance, as far as "
+            "this run shows."
+        )
+    for m in ratios.filter(
         pl.col("metric") == "non_transitivity_ratio",
         pl.col("verdict_rule") == inputs.settings.verdict_rule,
         pl.col("k") == 3,
     ).to_dicts():
-        chance = _chance(rows, "chance_non_transitivity_ratio", m)
-        if m["low"] is not None and chance is not None and m["high"] >= chance:
-            found.append(
-                f"{m['judge']}: {share(m['value'])} of its triples ({m['protocol']}; {interval(m, share)}) go in "
-                f"circles or contradict; by chance {share(chance)} would: no better than chance, as far as this run "
-                "shows."
-            )
+        by_chance = share(_chance(rows, "chance_non_transitivity_ratio", m))
+        found.append(
+            f"{m['judge']}: {share(m['value'])} of its triples ({m['protocol']}; {interval(m, share)}) go in circles or "
+            f"contradict; by chance {by_chance} would: no better than chance, as far as this run shows."
+        )
     found += _position_findings(rows)
     return found + _agreement_findings(rows, inputs) + inputs.warnings
 
