@@ -227,8 +227,8 @@ def findings(inputs: Inputs) -> list[str]:
     ).to_dicts():
         by_chance = share(_chance(rows, "chance_non_transitivity_ratio", m))
         found.append(
-            f"{m['judge']}: {share(m['value'])} of its triples ({m['protocol']}; {interval(m, share)}) go in circles or "
-            f"contradict; by chance {by_chance} would: no better than chance, as far as this run shows."
+            f"{m['judge']}: {share(m['value'])} of its triples ({m['protocol']}; {interval(m, share)}) go in circles "
+            f"or contradict; by chance {by_chance} would: no better than chance, as far as this run shows."
         )
     found += _position_findings(rows)
     return found + _agreement_findings(rows, inputs) + inputs.warnings
