@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import ray
@@ -34,16 +35,16 @@ def start(cluster: ClusterConfig) -> None:
     this process however it ends."""
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-    on_sigterm = signal.getsignal(signal.SIGTERM)
     if ray.is_initialized():
         pass
     elif address:
-        ray.init(address=address, **quiet)
+        with _signals_wait():
+            ray.init(address=address, **quiet)
     else:
         for name, value in _LOCAL_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         memory = int(cluster.object_store_gb * 2**30) if cluster.object_store_gb else None
-        with _without_remark():
+        with _signals_wait(), _without_remark():
             ray.init(
                 address="local",  # without it Ray joins whatever was last started on this machine
                 num_cpus=cluster.num_cpus or max(os.cpu_count() or 1, math.ceil(_judge_cpus(cluster)) + 1),
@@ -56,12 +57,38 @@ def start(cluster: ClusterConfig) -> None:
         except ConfigError:
             stop()
             raise
-    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own, which exits without a word
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised, and told in one message
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Handle the first SIGINT or SIGTERM at the end: one that interrupts Ray's start half-way can leave it waiting for
+    a process that never came up. A second one is handled at once. Ray's own handler for SIGTERM, which exits without a
+    word, is taken off again."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    came: list[int] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        if came:
+            handlers[signal.Signals(number)](number, frame)
+        came.append(number)
+
+    try:
+        for number in handlers:
+            signal.signal(number, wait)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextlib.contextmanager
