@@ -179,3 +179,9 @@ def test_row_order_changes_nothing():
     for key, row in forward.items():
         assert backward[key]["value"] == pytest.approx(row["value"])
         assert backward[key]["low"] == pytest.approx(row["low"])
+
+
+def test_a_judge_that_always_ties_has_a_kappa_of_zero_and_no_interval_of_width_zero():
+    human = [(f"q{i}", name, float(i % 3 + j)) for i in range(6) for j, name in enumerate("ab")]
+    row = measured(human, verdicts=[verdict(f"q{i}", "a", "b", 0) for i in range(6)])["agreement_pair_kappa", None]
+    assert (row["value"], row["low"], row["high"]) == (0, None, None)

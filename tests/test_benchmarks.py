@@ -40,6 +40,17 @@ def test_coverage_is_simulated_in_every_world_and_far_above_that_of_independent_
     }
 
 
+def test_what_is_planted_is_looked_for_in_rankings_by_every_design_and_between_nights():
+    figures = last_line("planted", "--small")
+    assert figures["benchmark"] == "planted"
+    assert figures["as_the_judge"], "the nights are not what the scripted judge says"
+    assert len(figures["designs"]) == 6
+    assert all(0.5 < of_design["tau"] <= 1 for of_design in figures["designs"].values())
+    assert 0.25 < figures["share"] < 0.3
+    assert figures["effect"] > 0.3
+    assert figures["power"] > 0
+
+
 @pytest.mark.engine
 @pytest.mark.slow
 def test_labels_are_read_at_every_remainder_of_the_cache_block():
@@ -66,6 +77,7 @@ def test_the_planned_order_computes_no_more_than_a_shuffled_one():
 @pytest.mark.engine
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_the_pipeline_is_compared_with_the_bare_engine_on_its_own_prompts():
     assert last_line("pipeline", "--small")["ratio"] > 0
 
@@ -93,6 +105,7 @@ def test_the_gpu_check_says_what_it_cannot_do_here_and_how_to_go_on():
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_memory_is_measured_of_the_driver_the_judge_and_the_other_workers():
     figures = last_line("memory", "--small")
     assert min(figures[f"{part}_mb"] for part in ("driver", "judge", "worker")) > 10
@@ -101,6 +114,7 @@ def test_memory_is_measured_of_the_driver_the_judge_and_the_other_workers():
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_finished_run_judges_nothing_and_a_new_model_exactly_its_own():
     figures = last_line("resume", "--small")
     assert (figures["judged"], figures["added"]) == (0, 4 * (1 + 2 * 20))
@@ -113,3 +127,12 @@ def test_a_bucket_is_measured_at_two_sizes_and_what_lies_between_is_told_by_the_
     figures = last_line("buckets", "--small")
     assert 100 < figures["bytes"] < 1000
     assert {"plan_us", "count_us", "read_us", "plan_kb", "count_kb", "read_kb"} <= figures.keys()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_two_replicas_are_measured_beside_one_and_every_judgment_is_made():
+    figures = last_line("scaling", "--small")
+    assert figures["replicas"] == 2
+    assert figures["ratio"] > 0

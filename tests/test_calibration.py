@@ -5,12 +5,15 @@ import pytest
 from scipy.optimize import minimize
 
 from trustjudge_ray.analysis.calibration import (
+    RELIABILITY,
+    bin_of,
     brier,
     brier_parts,
     calibration_error,
     fit_temperature,
     log_loss,
     reliability_diagram,
+    reliability_rows,
     scaled,
     temperature_scaling,
 )
@@ -104,3 +107,26 @@ def test_a_certain_judge_that_is_always_right_has_no_temperature_and_one_questio
     assert temperature_scaling(p, right, np.arange(20), 0).at_edge
     assert temperature_scaling(p, right, np.zeros(20, dtype=int), 0) is None
     assert np.isfinite(log_loss(np.tile([0.0, 1.0, 0.0], (3, 1)), right[:3]))
+
+
+def test_the_rows_of_a_reliability_diagram_are_its_bars_and_the_empty_bins_besides():
+    rng = np.random.default_rng(4)
+    p = rng.dirichlet((3, 1, 1), 200)
+    right = np.eye(3)[[rng.choice(3, p=row) for row in p]]
+    question = np.repeat(np.arange(40), 5)
+    bars = {round(bar.start, 1): bar for bar in reliability_diagram(p, right, question)}
+    rows = reliability_rows(p, right, question, 0.95)
+    assert len(rows) == 20
+    for told in rows:
+        kind = "right" if told["metric"].startswith(RELIABILITY["right"]) else "confidence"
+        start, end = bin_of(told["metric"])
+        assert end == pytest.approx(start + 0.1)
+        if start not in bars:
+            assert (told["cases"], np.isnan(told["value"])) == (0, True)
+            continue
+        assert told["value"] == pytest.approx(getattr(bars[start], kind))
+        assert (told["cases"], told["questions"]) == (bars[start].cases, bars[start].questions)
+        if kind == "right":
+            assert (told["low"], told["high"]) == (pytest.approx(bars[start].low), pytest.approx(bars[start].high))
+    nothing = reliability_rows(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, dtype=int), 0.95)
+    assert {row["cases"] for row in nothing} == {0}

@@ -9,7 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from shared_inputs import shared
 
+from trustjudge_ray.config import AnalysisConfig
+from trustjudge_ray.imported_runs import import_judgments
 from trustjudge_ray.imports import ImportFileError, battles
+from trustjudge_ray.runs import evaluate
+from trustjudge_ray.store import RunFolder
 
 A, B, TIE = [0.0, -math.inf, -math.inf], [-math.inf, 0.0, -math.inf], [-math.inf, -math.inf, 0.0]
 
@@ -173,3 +177,54 @@ def test_a_number_of_too_many_digits_in_an_array_is_named_and_no_crash():
     rows, quarantine = imported("b.json", io.BytesIO(text.encode()))
     assert len(rows) == 1
     assert [(q["line"], q["reason"]) for q in quarantine] == [(2, "invalid_json")]
+
+
+ALARMS = {
+    "rank_disconnected": ["2 groups of models never met", "4 questions only"],
+    "rank_never_wins": ["no finite rating for c", "4 questions only"],
+    "rank_ties_only": ["do not bound the tie parameter", "3 questions only"],
+    "rank_tripled": ["2 questions only"],
+    "rank_odd_labels": None,
+}
+"""What evaluating a file must say; None where it is refused."""
+
+
+def test_every_file_of_battles_that_breaks_rankings_is_listed():
+    files = shared("inputs/rankings").glob("*.jsonl")
+    assert {file.stem for file in files} == set(ALARMS)
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_no_file_of_battles_that_breaks_rankings_gives_a_number_in_silence(name, tmp_path):
+    files, folder = [str(shared(f"inputs/rankings/{name}.jsonl"))], RunFolder(str(tmp_path))
+    if ALARMS[name] is None:
+        with pytest.raises(ImportFileError, match="line 3: winner: got 'TIE'"):
+            import_judgments("battles", files, folder)
+        return
+    import_judgments("battles", files, folder)
+    found = evaluate(folder, AnalysisConfig())
+    for alarm in ALARMS[name]:
+        assert any(alarm in told for told in found.warnings), found.warnings
+    for row in found.ratings.to_dicts():
+        ends = [row[side] for side in ("low", "high")]
+        if row["rule"] == "elo":
+            assert ends == [None, None]
+        elif row["rating"] is not None and row["rule"] != "win_rate":
+            assert ends[1] - ends[0] > 500  # a handful of battles tells nothing apart
+        assert (row["rank_low"] or 1) <= row["rank"] <= (row["rank_high"] or 99)
+
+
+def test_models_that_never_met_are_not_put_in_one_order_and_the_one_that_never_won_has_no_rating(tmp_path):
+    rows = {}
+    for name in ("rank_disconnected", "rank_never_wins"):
+        folder = RunFolder(str(tmp_path / name))
+        import_judgments("battles", [str(shared(f"inputs/rankings/{name}.jsonl"))], folder)
+        rows[name] = evaluate(folder, AnalysisConfig()).ratings.to_dicts()
+    assert {(r["model"], r["component"], r["rank"]) for r in rows["rank_disconnected"]} == {
+        ("a", 1, 1),
+        ("b", 1, 1),
+        ("c", 2, 1),
+        ("d", 2, 1),
+    }
+    never = [r for r in rows["rank_never_wins"] if r["model"] == "c" and r["rule"] != "win_rate"]
+    assert {(r["status"], r["rating"], r["rank"]) for r in never} == {("unbounded", None, 3)}

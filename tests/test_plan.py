@@ -1,11 +1,12 @@
-from collections import Counter
+import hashlib
+from collections import Counter, defaultdict
 from itertools import combinations, pairwise
 
 import pyarrow as pa
 import pytest
 from corpora import compare_protocol, responses, score_protocol
 
-from trustjudge_ray.config import PlanConfig
+from trustjudge_ray.config import ConfigError, PlanConfig, loads
 from trustjudge_ray.judging import plan, protocols
 from trustjudge_ray.judging.base import CORPUS_FAILURES
 
@@ -105,6 +106,66 @@ def test_one_order_is_drawn_by_seed_and_comes_out_both_ways():
     tasks = [t for t in planned(grid(30, 3), PlanConfig(orders="one")) if t["kind"] == "compare"]
     assert len(tasks) == 90
     assert 25 < Counter(t["order"] for t in tasks)["AB"] < 65
+
+
+def orders_by_pair(texts, settings):
+    found = defaultdict(set)
+    for t in planned(texts, settings):
+        if t["kind"] == "compare":
+            found[t["question_id"], t["response_a"], t["response_b"]].add(t["order"])
+    return found
+
+
+def test_a_share_of_the_pairs_is_asked_in_both_orders_and_the_others_in_one_that_comes_out_both_ways():
+    found = orders_by_pair(grid(40, 5), PlanConfig(orders="share", both_share=0.25))
+    assert len(found) == 400
+    sizes = Counter(len(orders) for orders in found.values())
+    assert 75 < sizes[2] < 125
+    assert 100 < sum(orders == {"AB"} for orders in found.values()) < 200
+
+
+def test_a_larger_share_keeps_every_task_of_a_smaller_one_and_of_one_order():
+    """Else raising plan.both_share, or starting from one order, would judge the same pairs anew."""
+    settings = [PlanConfig(orders="one")] + [PlanConfig(orders="share", both_share=s) for s in (0.1, 0.5)]
+    one, few, many = ({t["task_id"] for t in planned(grid(10, 5), s)} for s in [*settings])
+    both = {t["task_id"] for t in planned(grid(10, 5))}
+    assert one < few < many < both
+
+
+def test_which_pairs_of_a_share_are_asked_twice_does_not_change_with_other_answers():
+    settings = PlanConfig(orders="share", both_share=0.5)
+    before, after = (orders_by_pair(grid(10, models), settings) for models in (5, 6))
+    assert before == {pair: after[pair] for pair in before}
+    other = orders_by_pair(grid(10, 5), PlanConfig(orders="share", both_share=0.5, seed=1))
+    assert other != before
+
+
+@pytest.mark.parametrize("share", ["0", "1", "20"])
+def test_a_share_of_none_or_all_pairs_is_refused(share):
+    """20 is what somebody writes who thinks in percent."""
+    with pytest.raises(ConfigError, match=r"plan\.both_share: got .*between 0 and 1"):
+        loads("corpus: {paths: [a.jsonl]}", "my.yaml", ["plan.orders=share", f"plan.both_share={share}"])
+
+
+def digest(design, orders):
+    settings = PlanConfig(design=design, orders=orders, rounds=2, block=4, anchor="m1", seed=7, repeat=1)
+    given = [plan.Spec("j", protocol, "s") for protocol in (score_protocol(), compare_protocol())]
+    ids = plan.plan(responses(grid(4, 6)), given, settings, [])["task_id"].to_pylist()
+    return hashlib.sha256("".join(ids).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("design", "both", "one"),
+    [
+        ("full", "3d6734f6ffbb88bb", "708433e7bdb5db12"),
+        ("blocks", "5bb56922b9b4b657", "89dc4cb7056217a6"),
+        ("matching", "7cf5ffffc026b78f", "92316339cbf4fb81"),
+        ("anchor", "6c52c8b4fd0be39e", "293bc18b9e536928"),
+    ],
+)
+def test_designs_ask_what_they_asked_before_there_were_shares(design, both, one):
+    """Stores hold judgments by these task ids: another order of rows or another draw would judge them all again."""
+    assert (digest(design, "both"), digest(design, "one")) == (both, one)
 
 
 def test_tasks_of_one_first_shown_answer_stand_together():

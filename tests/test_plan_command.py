@@ -1,7 +1,8 @@
 """`trustjudge plan`: what a run would come to, counted on the real prompts; nothing is written."""
 
 import json
-from itertools import accumulate
+from collections import Counter
+from itertools import accumulate, combinations
 from pathlib import Path
 
 import pytest
@@ -168,16 +169,74 @@ def test_hours_and_cost_come_from_stated_rates_only(tmp_path):
     [
         ({"design": "matching", "rounds": 1}, "k = 3: no"),
         ({"design": "anchor", "anchor": "m0"}, "k = 3: no"),
-        ({"design": "blocks", "block": 3}, "k = 3: yes, in 6 of 6"),
+        ({"design": "blocks", "block": 3}, "k = 3: yes, from about 6 of 24"),
         ({"design": "blocks", "block": 3}, "k = 4: no"),
-        ({"design": "full"}, "k = 4: yes, in 6 of 6"),
+        ({"design": "full"}, "k = 4: yes, from about 6 of 6"),
         ({"design": "full", "orders": "one"}, "no conflict and no non-transitivity ratio"),
-        ({"design": "anchor", "anchor": "m0"}, "worst rank error"),
+        ({"design": "full", "orders": "one"}, "no flip rate and no order effect"),
+        ({"design": "full", "orders": "one"}, "ranking: yes"),
+        ({"design": "full", "orders": "share"}, "ranking: yes"),
+        ({"design": "anchor", "anchor": "m0"}, "discouraged"),
+        (
+            {"design": "anchor", "anchor": "m0"},
+            "conflict ratio: yes, from 18 pairs in both orders, each with the anchor",
+        ),
+        ({"design": "matching", "rounds": 1}, "12 of 36 pairs of the round robin (33.3%)"),
+        ({"design": "matching", "rounds": 1}, "closes none of 24 subsets of 3 answers"),
+        (
+            {"design": "matching", "rounds": 1},
+            "non-transitivity needs plan.design blocks (with plan.block at least k) or full",
+        ),
+        ({"design": "anchor", "anchor": "m9"}, "no comparisons, as no answer is by plan.anchor 'm9'"),
+        ({"design": "full"}, "yes, from about 24 of 24 subsets of 3 answers to a question, in 6 of 6"),
+        ({"design": "full"}, "order effect from 36 pairs in both orders (100%)"),
     ],
 )
 def test_what_a_design_cannot_show_is_said(tmp_path, settings, says):
     found = estimated(tmp_path, tree(tmp_path, plan=settings))
     assert any(says in sentence for sentence in found["supports"]), found["supports"]
+
+
+def test_what_a_share_of_pairs_in_both_orders_can_show_is_counted_on_its_own_tasks(tmp_path):
+    """The promise before a run is what `evaluate` will find: every count here is by the definition."""
+    given = tree(tmp_path, questions=12, models=6, plan={"orders": "share", "both_share": 0.4})
+    said = estimated(tmp_path, given)["supports"]
+    responses = from_rows([_response(row) for row in rows(12, [f"m{i}" for i in range(6)])], PLACED_RESPONSES)
+    protocol = protocols.load(given["protocols"][1])
+    settings = PlanConfig(orders="share", both_share=0.4)
+    orders: dict[tuple[str, frozenset[str]], set[str]] = {}
+    for task in plan.plan(responses, [plan.Spec("j", protocol, "s")], settings, []).to_pylist():
+        pair = frozenset({task["response_a"], task["response_b"]})
+        orders.setdefault((task["question_id"], pair), set()).add(task["order"])
+    both = {key for key, seen in orders.items() if len(seen) == 2}
+    closed = Counter(
+        q
+        for q in {q for q, _ in orders}
+        for three in combinations([f"m{i}" for i in range(6)], 3)
+        if all((q, frozenset(two)) in both for two in combinations(three, 2))
+    )
+    assert 0 < closed.total() < 12 * 20 / 2
+    assert any(f"order effect from {len(both)} pairs" in sentence for sentence in said), said
+    (circles,) = [sentence for sentence in said if "k = 3" in sentence]
+    assert "hardly" in circles
+    assert f"about {closed.total()} of 240 subsets of 3 answers to a question, in {len(closed)} of 12" in circles
+
+
+def test_models_that_never_meet_are_said_to_be_ranked_apart(tmp_path):
+    corpus = [row for row in rows(6, ["m0", "m1", "m2", "m3"]) if (row["question_id"] % 2) == (row["model"] > "m1")]
+    given = tree(tmp_path)
+    write_corpus(tmp_path / "corpus.jsonl", corpus)
+    said = estimated(tmp_path, given)["supports"]
+    assert any("2 groups of models never meet" in sentence for sentence in said), said
+
+
+def test_a_question_whose_answers_nobody_can_judge_closes_no_subset(tmp_path):
+    corpus = rows(2, ["m0", "m1", "m2"])
+    corpus[0]["response"] = " "
+    given = tree(tmp_path)
+    write_corpus(tmp_path / "corpus.jsonl", corpus)
+    said = estimated(tmp_path, given)["supports"]
+    assert any("yes, from about 1 of 2 subsets of 3 answers" in sentence for sentence in said), said
 
 
 def test_a_run_of_scores_alone_says_so(tmp_path):

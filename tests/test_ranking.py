@@ -12,10 +12,11 @@ from polars.testing import assert_frame_equal
 from scipy.optimize import minimize
 from shared_inputs import shared
 
-from trustjudge_ray.analysis.bradley_terry import fit_bradley_terry, fit_davidson, outer_sum
+from trustjudge_ray.analysis.bradley_terry import fit_bradley_terry, fit_davidson
+from trustjudge_ray.analysis.clusters import outer_sum
 from trustjudge_ray.analysis.connectivity import structure
 from trustjudge_ray.analysis.games import Games, games_of, soft_outcomes
-from trustjudge_ray.analysis.ranking import fit_metrics, ratings
+from trustjudge_ray.analysis.ranking import rankings, ratings
 from trustjudge_ray.config import AnalysisConfig
 from trustjudge_ray.judging.protocols import parse
 from trustjudge_ray.schema import RATINGS, check
@@ -83,7 +84,10 @@ def test_planted_ratings_order_effect_and_ties_come_back():
     rating = by_model(found)
     for model, worth in WORTHS.items():
         assert rating[model] == pytest.approx(1000 + 400 / np.log(10) * worth, abs=30)
-    fitted = {row["metric"]: row for row in fit_metrics(rows, SETTINGS).filter(pl.col("category").is_null()).to_dicts()}
+    fitted = {
+        row["metric"]: row
+        for row in rankings(rows, PROTOCOLS, SETTINGS).metrics.filter(pl.col("category").is_null()).to_dicts()
+    }
     assert fitted["order_effect_logit"]["low"] < 0.3 < fitted["order_effect_logit"]["high"]
     assert fitted["tie_parameter"]["low"] < np.exp(-1) < fitted["tie_parameter"]["high"]
     assert fitted["tie_parameter"]["cases"] == 400 * 12
@@ -196,6 +200,9 @@ def test_ties_only_make_everyone_equal_but_not_certainly():
     for row in found.to_dicts():
         middle = 0.5 if row["rule"] == "win_rate" else 1000
         assert row["rating"] == pytest.approx(middle)
+        if row["rule"] == "elo":  # has no intervals
+            assert (row["low"], row["rank"], row["rank_low"]) == (None, 1, None)
+            continue
         assert row["low"] < middle < row["high"]
         assert (row["rank"], row["rank_low"], row["rank_high"]) == (1, 1, 3)
     assert any("do not bound the tie parameter" in w for w in warnings)
@@ -233,8 +240,8 @@ def test_near_certain_judgments_are_rated_and_exact_zeros_are_unbounded():
 
 def test_one_question_gives_ratings_without_intervals():
     found, warnings = rated(tournament(np.random.default_rng(10), WORTHS, 1, soft=True))
-    assert found["rating"].null_count() == 0
-    assert found.select("low", "high", "rank_low", "rank_high").null_count().row(0) == (12,) * 4
+    assert found.filter(pl.col("rule") != "davidson_hard")["rating"].null_count() == 0
+    assert found.select("low", "high", "rank_low", "rank_high").null_count().row(0) == (found.height,) * 4
     assert any("one question only" in w for w in warnings)
 
 
@@ -327,7 +334,7 @@ def test_rank_intervals_by_bootstrap_are_seeded_and_hold_the_rank():
 def test_no_judgments_give_no_rows():
     found, warnings = rated([])
     assert (found.height, warnings) == (0, [])
-    assert fit_metrics(table([]), SETTINGS).height == 0
+    assert rankings(table([]), PROTOCOLS, SETTINGS).metrics.height == 0
 
 
 def test_a_first_slot_that_always_wins_is_not_taken_for_strength():
@@ -342,7 +349,7 @@ def test_score_sums_over_many_questions_agree_with_the_dense_ones(monkeypatch):
     question = np.sort(rng.integers(0, 50, 300))
     columns, values = [rng.integers(0, 4, 300), 4], [rng.normal(size=300), rng.normal(size=300)]
     dense = outer_sum(question, columns, values, 5)
-    monkeypatch.setattr("trustjudge_ray.analysis.bradley_terry._DENSE", 1)
+    monkeypatch.setattr("trustjudge_ray.analysis.clusters.DENSE", 1)
     np.testing.assert_allclose(outer_sum(question, columns, values, 5), dense, atol=1e-9)
 
 
@@ -354,3 +361,17 @@ def test_two_cliques_with_a_one_way_bridge_rate_only_the_larger():
     shape = structure(games, 0.95)
     assert np.array(games.models)[shape.bounded].tolist() == ["a", "b", "c"]
     assert shape.surely_above[games.models.index("y"), games.models.index("c")]
+
+
+def test_the_covariance_is_the_same_in_however_many_parts_it_is_worked(monkeypatch):
+    games = games_from(tournament(np.random.default_rng(20), WORTHS, 12, soft=True))
+    group = np.zeros(4, dtype=np.int64)
+    whole = fit_davidson(games, group)
+    monkeypatch.setattr("trustjudge_ray.analysis.clusters._PART", 17)
+    parts = fit_davidson(games, group)
+    np.testing.assert_allclose(parts.cov, whole.cov, rtol=1e-12)
+    assert parts.order_effect_se == pytest.approx(whole.order_effect_se, rel=1e-12)
+    monkeypatch.setattr("trustjudge_ray.analysis.clusters.DENSE", 1)
+    plain = fit_davidson(games, group)  # without the correction for leverage
+    np.testing.assert_allclose(np.diag(plain.cov), np.diag(whole.cov), rtol=0.35)
+    assert (np.diag(plain.cov) < np.diag(whole.cov)).all()

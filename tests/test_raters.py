@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from comparisons import game, table
 
-from trustjudge_ray.analysis.agreement import jackknifed
 from trustjudge_ray.analysis.raters import (
     ALPHA_LEVELS,
     KAPPA_WEIGHTS,
@@ -118,8 +117,10 @@ def test_votes_of_a_pair_are_compared_in_candidate_order_and_single_ones_are_cou
         )
     ]
     rows += [game("7", "x", "y", "first", emitted="a", judge="human"), game("8", "x", "y", "tie", judge="other")]
-    found = vote_metrics(table(rows), AnalysisConfig(), jackknifed).to_dicts()
-    assert [row["judge"] for row in found] == ["human"]
+    table_of_votes = vote_metrics(table(rows), AnalysisConfig())
+    found = table_of_votes.filter(pl.col("category").is_null()).to_dicts()
+    assert [(row["judge"], row["cases"]) for row in found] == [("human", 12), ("other", 0)]
+    assert (found[1]["value"], found[1]["excluded_by"]) == (None, '{"no_emitted_label": 1}')
     counts = np.array([[0, 2]] * 5 + [[1, 1]], dtype=float)
     assert found[0]["value"] == pytest.approx(krippendorff_alpha(counts, np.array([-1.0, 1.0]), "ordinal"))
     assert (found[0]["cases"], found[0]["excluded_by"]) == (12, '{"single": 1}')

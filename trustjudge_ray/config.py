@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trustjudge_ray import config_values
+from trustjudge_ray.analysis_config import AnalysisConfig as AnalysisConfig
 from trustjudge_ray.config_values import ConfigError as ConfigError
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
@@ -102,7 +103,10 @@ class PlanConfig:
     """Comparisons: `full` (all pairs of a question), `blocks` (`block` responses a question, all their pairs),
     `matching` (`rounds` balanced random perfect matchings a question), `anchor` (all against `anchor`)."""
     orders: str = "both"
-    """`both`, or `one` (a random order each)."""
+    """In which orders a pair is shown: `both`, `one` (drawn for each pair), or `share` (one, and both for `both_share`
+    of the pairs)."""
+    both_share: float = 0.2
+    """With orders `share`: of how many pairs both orders are asked; drawn by `seed`."""
     rounds: int = 1
     block: int = 5
     anchor: str | None = None
@@ -111,6 +115,9 @@ class PlanConfig:
     """Judge a sample of the tasks so many times again, in other batches: the noise floor of the engine."""
     repeat_share: float = 0.1
     """Share of the responses, and of the pairs, that are judged again; drawn by `seed`."""
+    canary: bool = False
+    """Add a model `null` that gives every question the same polite, empty answer. It is judged like any other and must
+    end last; the report says loudly where it does not."""
 
 
 @dataclass
@@ -162,44 +169,6 @@ class ClusterConfig:
     price_per_gpu_hour: float | None = None
     """For `plan`: what an hour of one GPU costs, in whatever currency."""
     object_store_gb: float | None = None
-
-
-@dataclass
-class AnalysisConfig:
-    """Which numbers `evaluate` computes. All score and verdict rules are always computed."""
-
-    tolerances: Any = None
-    """Gaps below which two scores or verdicts are tied; by default 0, 0.05 and 0.1. One list for all, or
-    {score: [...], likelihood: [...], ppl: [...]}; in points of the scale. A score tolerance may be a share of the
-    scale's range, written as text: "5%"."""
-    k: list[int] = field(default_factory=lambda: [3, 4, 5])
-    """Sizes of the answer subsets of the non-transitivity ratio."""
-    score_rules: list[str] = field(
-        default_factory=lambda: ["expected", "softmax_weighted", "geval", "baseline", "mode"]
-    )
-    """The score rules that the report shows, the main one first."""
-    verdict_rules: list[str] = field(
-        default_factory=lambda: ["normalised", "likelihood", "ppl", "ppl_tiebreak", "baseline"]
-    )
-    """The verdict rules that the report shows, the main one first."""
-    identical: str = "exclude"
-    """Pairs of equal texts in CR and NTR: `exclude` or `include` (as ties)."""
-    on_empty: str = "exclude"
-    """Comparisons with an empty answer in rankings: `exclude`, or `lose`."""
-    confidence: float = 0.95
-    bootstrap: int = 0
-    """Bootstrap rounds for rank intervals; 0 uses the sandwich covariance."""
-    seed: int = 0
-
-    @property
-    def score_rule(self) -> str:
-        """The main score rule."""
-        return self.score_rules[0]
-
-    @property
-    def verdict_rule(self) -> str:
-        """The main verdict rule."""
-        return self.verdict_rules[0]
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """What may stand in a configuration: values that make no sense are refused, overrides are read, secrets taken out."""
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ _CHOICES = {
     "judge.head_dtype": ("bfloat16", "float16", "float32"),
     "judge.on_overflow": ("truncate", "fail"),
     "plan.design": ("full", "blocks", "matching", "anchor"),
-    "plan.orders": ("both", "one"),
+    "plan.orders": ("both", "one", "share"),
     "cluster.placement": ("node", "pack", "spread"),
     "analysis.identical": ("exclude", "include"),
     "analysis.on_empty": ("exclude", "lose"),
@@ -35,6 +36,9 @@ _RULES = {
     "verdict_rules": ("normalised", "likelihood", "ppl", "ppl_tiebreak", "baseline"),
 }
 """The rules that a report can show, of `analysis`."""
+
+COVARIATES = ("length", "headers", "lists", "bold")
+"""What `analysis.covariates` may hold."""
 
 GATE_WORDS = ("regressed", "regressed_by_smallest", "underpowered", "inconsistent", "missing", "judge_changed")
 """What `compare.fail_on` may hold."""
@@ -92,9 +96,22 @@ def _numbers(config: "Config") -> list[tuple[str, bool, str]]:
         ("plan.rounds", planned.rounds >= 1, "1 or more"),
         ("plan.repeat", planned.repeat >= 0, "0 or more"),
         ("plan.repeat_share", 0 <= planned.repeat_share <= 1, "a share from 0 to 1"),
+        ("plan.both_share", 0 < planned.both_share < 1, "a share between 0 and 1; for none or all orders one or both"),
         ("plan.anchor", planned.design != "anchor" or planned.anchor is not None, "the model to compare with"),
         ("analysis.confidence", 0.5 <= config.analysis.confidence < 1, "a share such as 0.95"),
         ("analysis.k", all(3 <= k <= 8 for k in config.analysis.k), "sizes from 3 to 8"),
+        (
+            "analysis.covariates",
+            set(config.analysis.covariates) <= set(COVARIATES)
+            and len(set(config.analysis.covariates)) == len(config.analysis.covariates),
+            f"some of {list(COVARIATES)}, each once",
+        ),
+        ("analysis.ridge", 0 <= config.analysis.ridge < math.inf, "0 or more"),
+        (
+            "analysis.category_weights",
+            all(0 < weight < math.inf for weight in config.analysis.category_weights.values()),
+            "numbers over 0; rankings by category leave others out",
+        ),
         ("protocols", config.protocols != [], "at least one protocol"),
         ("compare.smallest", 0 < config.compare.smallest < 1, "a share between 0 and 1, such as 0.02"),
         ("compare.bootstrap", config.compare.bootstrap >= 100, "100 or more"),

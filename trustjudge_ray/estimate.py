@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from trustjudge_ray import ingest
 from trustjudge_ray.config import ClusterConfig, Config, JudgeConfig, LoadedConfig, judge_name
 from trustjudge_ray.corpus import reader
+from trustjudge_ray.designs import PAIR, Meetings, closed, supports
 from trustjudge_ray.identity import seed_of
 from trustjudge_ray.judging import plan, protocols
 from trustjudge_ray.judging.base import JudgeError
@@ -68,9 +69,20 @@ def estimate(loaded: LoadedConfig, scratch: Path, sample: int = SAMPLE) -> dict[
         "pairs": planned.pairs,
         "by_protocol": [planned.row(protocol) for protocol in asked],
         "judges": judges,
-        "supports": supports(config, asked, _compared(tasks)),
+        "supports": list(_supported(config, asked, planned, rows, tasks)),
         "measured": _measured(loaded, asked, sum(planned.asked.values()) * len(config.all_judges)),
     }
+
+
+def _supported(
+    config: Config, asked: list[Protocol], planned: "_Planned", rows: pa.Table, tasks: pa.Table
+) -> Iterator[str]:
+    """What the design can show, in words; `rows` and `tasks` are those of the sampled questions."""
+    identical = config.analysis.identical == "include"
+    subsets = {k: closed(rows, tasks, k, identical) for k in sorted(set(config.analysis.k))}
+    sampled = len(rows["question_id"].unique())
+    kinds = {protocol.kind for protocol in asked}
+    return supports(config, kinds, planned.meetings, planned.questions, subsets, sampled)
 
 
 def _read(config: Config, scratch: Path) -> tuple[RunFolder, list[int]]:
@@ -81,7 +93,7 @@ def _read(config: Config, scratch: Path) -> tuple[RunFolder, list[int]]:
     buckets = sorted({bucket for ledger in ledgers for bucket in ledger["buckets"]})
     wanted = None if config.run.limit is None else ingest.first_questions(folder, config.run.limit)
     for bucket in buckets:
-        ingest.settle_bucket(bucket, folder, wanted)
+        ingest.settle_bucket(bucket, folder, wanted, config.plan.canary)
     return folder, buckets
 
 
@@ -101,6 +113,7 @@ class _Planned:
 
     def __init__(self) -> None:
         self.questions = self.responses = self.pairs = 0
+        self.meetings = Meetings()
         self.asked: Counter[str] = Counter()
         self.known: Counter[tuple[str, str]] = Counter()
 
@@ -112,8 +125,8 @@ class _Planned:
                 self.asked[protocol] += 1
             else:
                 self.known[protocol, status] += 1
-        compared = tasks.filter(pc.is_valid(tasks["response_b"])).select(["question_id", "response_a", "response_b"])
-        self.pairs += len(compared.group_by(compared.column_names).aggregate([]))
+        self.pairs += len(tasks.filter(pc.is_valid(tasks["response_b"])).group_by(PAIR).aggregate([]))
+        self.meetings.add(responses, tasks)
 
     def row(self, protocol: Protocol) -> dict[str, Any]:
         return {
@@ -205,68 +218,3 @@ def _measured(loaded: LoadedConfig, asked: list[Protocol], judgments: int) -> di
         return None
     rate = manifest["judged_now"] / seconds
     return {"run": folder.path, "judgments_per_second": rate, "clock_hours": judgments / rate / 3600}
-
-
-# --- what the design can show ----------------------------------------------------------------
-
-
-def _compared(tasks: pa.Table) -> dict[str, set[tuple[str, str]]]:
-    """The pairs of each question that are compared in both orders."""
-    orders: dict[tuple[str, str, str], set[str]] = {}
-    for row in tasks.select(["question_id", "response_a", "response_b", "order"]).to_pylist():
-        if row["response_b"] is not None:
-            orders.setdefault((row["question_id"], row["response_a"], row["response_b"]), set()).add(row["order"])
-    pairs: dict[str, set[tuple[str, str]]] = {}
-    for (question, a, b), seen in orders.items():
-        if len(seen) == 2:
-            pairs.setdefault(question, set()).add((a, b))
-    return pairs
-
-
-_RANKINGS = {
-    "full": "ranking: yes, every model meets every other on every question",
-    "blocks": "ranking: yes, from the pairs of the drawn responses",
-    "matching": "ranking: yes, and for the fewest judgments",
-    "anchor": "ranking: only through the anchor; of all designs this has the worst rank error",
-}
-
-
-def supports(config: Config, asked: list[Protocol], compared: dict[str, set[tuple[str, str]]]) -> list[str]:
-    """What the protocols and the design can and cannot show, a sentence each.
-
-    Args:
-        compared: of the sampled questions, the pairs that are compared in both orders.
-    """
-    kinds = {protocol.kind for protocol in asked}
-    if "compare" not in kinds:
-        return ["no comparisons: no conflict ratio, no non-transitivity ratio; ranking by mean score only"]
-    said = [_RANKINGS[config.plan.design]]
-    if config.plan.orders == "one":
-        return [*said, "one order a pair: no verdicts after both orders, so no conflict and no non-transitivity ratio"]
-    if "score" in kinds:
-        said.append("conflict ratio: yes" if compared else "conflict ratio: no, no pair is compared")
-    else:
-        said.append("conflict ratio: no, there are no scores")
-    for k in config.analysis.k:
-        having = sum(_has_subset(pairs, k) for pairs in compared.values())
-        name = f"non-transitivity ratio, k = {k}"
-        if having:
-            said.append(f"{name}: yes, in {having} of {len(compared)} sampled questions")
-        else:
-            said.append(
-                f"{name}: no, no {k} answers of a question are all compared; plan.design blocks or full does that"
-            )
-    return said
-
-
-def _has_subset(pairs: set[tuple[str, str]], size: int) -> bool:
-    """Whether all pairs of some `size` responses are among these."""
-    near: dict[str, set[str]] = {}
-    for a, b in pairs:
-        near.setdefault(a, set()).add(b)
-        near.setdefault(b, set()).add(a)
-
-    def grows(found: int, open_to: set[str]) -> bool:
-        return found == size or any(grows(found + 1, open_to & near[one]) for one in sorted(open_to))
-
-    return grows(0, set(near))

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from trustjudge_ray.config import CorpusConfig
 from trustjudge_ray.corpus import duplicates, reader
+from trustjudge_ray.corpus.canary import with_canary
 from trustjudge_ray.identity import bucket_of, id_key, joined_hash
 from trustjudge_ray.schema import PLACED_RESPONSES, QUARANTINE, check
 from trustjudge_ray.store import RunFolder
@@ -127,14 +128,20 @@ def first_questions(folder: RunFolder, limit: int) -> set[str]:
     return set(sorted(ids, key=id_key(list(ids)))[:limit])
 
 
-def settle_bucket(bucket: int, folder: RunFolder, questions: set[str] | None = None) -> pa.Table:
+def settle_bucket(bucket: int, folder: RunFolder, questions: set[str] | None = None, canary: bool = False) -> pa.Table:
     """Bring one bucket's staged rows together, settle duplicates, write and return its responses; with `questions`
-    only theirs."""
+    only theirs; with `canary` one more for each question (`corpus.canary`).
+
+    Raises:
+        ConfigError: there is to be a canary, and a model has its name.
+    """
     parts = [folder.read_table(name) for name in folder.names(f"{STAGING}/bucket={bucket:03d}")]
     responses, quarantine = duplicates.deduplicate(pa.concat_tables(parts))
     if questions is not None:
         wanted = pa.array(sorted(questions), pa.string())
         responses = responses.filter(pc.is_in(responses["question_id"], value_set=wanted))
+    if canary:
+        responses = with_canary(responses)
     folder.write_table(f"responses/bucket={bucket:03d}.parquet", check(responses, PLACED_RESPONSES))
     if len(quarantine):
         folder.write_table(f"quarantine/bucket={bucket:03d}.parquet", check(quarantine, QUARANTINE))

@@ -13,7 +13,7 @@ import polars as pl
 
 from trustjudge_ray.analysis import label_sheet, metrics
 from trustjudge_ray.analysis.agreement import codes, of_probabilities, probabilities, with_people
-from trustjudge_ray.analysis.calibration import reliability_diagram, temperature_scaling
+from trustjudge_ray.analysis.calibration import Scaling, reliability_diagram, temperature_scaling
 from trustjudge_ray.analysis.label_sheet import LABELS, Sheet, Unit
 from trustjudge_ray.analysis.people import labelled_metrics
 from trustjudge_ray.analysis.powered_tables import NotRandomError, powered_estimates
@@ -203,8 +203,13 @@ def _calibration(told: pl.DataFrame, settings: AnalysisConfig) -> list[dict[str,
         bins = [asdict(each) for each in reliability_diagram(p, right, question, settings.confidence)]
         scaling = temperature_scaling(p, right, question, settings.seed)
         about = {"judge": judge, "protocol": protocol, "reliability": bins}
-        found.append(about | {"temperature_scaling": asdict(scaling) if scaling else None})
+        found.append(about | {"temperature_scaling": _told(scaling) if scaling else None})
     return found
+
+
+def _told(scaling: Scaling) -> dict[str, Any]:
+    """What a document says of a scaling: everything but the fold of each case."""
+    return {name: value for name, value in asdict(scaling).items() if name != "fold"}
 
 
 def against_leaderboard(folder: RunFolder, path: str) -> list[dict[str, Any]]:

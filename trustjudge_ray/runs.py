@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,24 @@ import polars as pl
 
 from trustjudge_ray import budget, ingest, lease, tally
 from trustjudge_ray.analysis import evaluation
-from trustjudge_ray.config import AnalysisConfig, Config, LoadedConfig, judge_name, load_analysis
+from trustjudge_ray.analysis.families import with_judges
+from trustjudge_ray.config import (
+    EMBEDDED_NAME,
+    AnalysisConfig,
+    Config,
+    ConfigError,
+    LoadedConfig,
+    judge_name,
+    load_analysis,
+    load_judges,
+)
 from trustjudge_ray.corpus import reader
 from trustjudge_ray.corpus.reader import CorpusError
 from trustjudge_ray.judging import base, plan, protocols
 from trustjudge_ray.judging.base import RunError
 from trustjudge_ray.manifest import TABLES, Clock, cost, counted, forget, manifest_of
 from trustjudge_ray.progress import Progress
-from trustjudge_ray.report import page, tables
+from trustjudge_ray.report import judges, page, tables
 from trustjudge_ray.schema import check
 from trustjudge_ray.storage import StorageError
 from trustjudge_ray.store import RunFolder
@@ -220,6 +230,7 @@ def _nothing_usable(folder: RunFolder, sources: list[dict[str, Any]]) -> str:
 
 def evaluate(folder: RunFolder, settings: AnalysisConfig) -> evaluation.Evaluation:
     """Compute every table from the folder's judgments and write them beside it."""
+    settings = replace(settings, families=with_judges(settings.families, _judge_models(folder)))
     judgments, _ = folder.judgments()
     found = evaluation.evaluate(judgments, folder.protocols(), folder.responses(), settings)
     tasks = folder.tasks(columns=["task_id"]).height
@@ -233,11 +244,23 @@ def evaluate(folder: RunFolder, settings: AnalysisConfig) -> evaluation.Evaluati
             folder.write_bytes(f"{name}.csv", frame.write_csv().encode("utf-8"))
     folder.write_json("metrics.json", {"metrics": found.metrics.to_dicts(), "ratings": found.ratings.to_dicts()})
     folder.write_json("warnings.json", found.warnings)
+    folder.write_json("analysis.json", asdict(settings))
     return found
 
 
+def _judge_models(folder: RunFolder) -> dict[str, str]:
+    """The model of each judge of a run, by name; none where its configuration is of another machine's environment."""
+    if not folder.exists("config.yaml"):
+        return {}
+    try:
+        asked = load_judges(folder.read_bytes("config.yaml").decode("utf-8"), "config.yaml")
+    except ConfigError:
+        return {}
+    return {judge_name(j): EMBEDDED_NAME if j.model == "embedded" else j.model for j in asked}
+
+
 def report(folder: RunFolder, manifest: dict[str, Any] | None = None) -> str:
-    """Write `report.html`, `report.txt` and the figures from the tables of a run folder; the text.
+    """Write `report.html`, `report.txt`, `judges.csv` and the figures from the tables of a run folder; the text.
 
     Args:
         manifest: of the run, where it is not in the folder yet.
@@ -249,10 +272,12 @@ def report(folder: RunFolder, manifest: dict[str, Any] | None = None) -> str:
         raise StorageError(f"{folder.path}: not evaluated yet; first trustjudge evaluate {folder.path}")
     inputs = report_inputs(folder, manifest)
     text = tables.terminal(inputs)
-    for name, svg in page.figures(inputs).items():
+    drawn = page.figures(inputs)
+    for name, svg in drawn.items():
         folder.write_bytes(f"figures/{name}.svg", svg.encode("utf-8"))
-    folder.write_bytes("report.html", page.page(inputs).encode("utf-8"))
+    folder.write_bytes("report.html", page.page(inputs, drawn).encode("utf-8"))
     folder.write_bytes("report.txt", text.encode("utf-8"))
+    folder.write_bytes("judges.csv", judges.judges_csv(inputs).encode("utf-8"))
     return text
 
 
@@ -271,9 +296,18 @@ def report_inputs(folder: RunFolder, manifest: dict[str, Any] | None = None) -> 
         quarantine=folder.quarantine(),
         warnings=folder.read_json("warnings.json"),
         manifest=manifest or (folder.read_json("manifest.json") if folder.exists("manifest.json") else {}),
-        settings=analysis_settings(folder, []),
+        settings=_evaluated_by(folder),
+        people=folder.read_json("agreement.json") if folder.exists("agreement.json") else None,
         **frames,
     )
+
+
+def _evaluated_by(folder: RunFolder) -> AnalysisConfig:
+    """The settings that the folder's tables were computed with: of `evaluate RUN key=value` too, which the folder's
+    configuration does not know of."""
+    if not folder.exists("analysis.json"):
+        return analysis_settings(folder, [])
+    return AnalysisConfig(**folder.read_json("analysis.json"))
 
 
 def analysis_settings(folder: RunFolder, overrides: list[str]) -> AnalysisConfig:

@@ -1,8 +1,8 @@
-"""The reference program's calculators against ours on the same judgments, and what `evaluate` costs.
+"""The reference program's calculators against ours on the same judgments, what `evaluate` costs, and ratings.
 
 Both sides start from their loaded form (the reference: dictionaries of token probabilities; ours: arrays), with the
 two orders of a pair at hand, and end at the ratio with its counts. `--reference` names a checkout of the program;
-nothing of it lies here. Without it only our own costs are measured.
+nothing of it lies here. Without it only our own costs are measured. Ratings: see `_ratings`.
 """
 
 import resource
@@ -17,18 +17,16 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from trustjudge_ray.analysis.connectivity import structure
 from trustjudge_ray.analysis.consistency import score_signs
 from trustjudge_ray.analysis.evaluation import evaluate
-from trustjudge_ray.analysis.games import games_of, soft_outcomes
 from trustjudge_ray.analysis.scoring import SCORING_RULES
-from trustjudge_ray.analysis.standing import davidson
 from trustjudge_ray.analysis.transitivity import UNKNOWN, count_subsets
 from trustjudge_ray.analysis.verdicts import UNDEFINED, outcomes
 from trustjudge_ray.config import AnalysisConfig
 
 from . import Options, alternating, seconds
 from ._judgments import Arrays, both_forms, many
+from ._ratings import rated
 from ._reference import Reference
 
 RESPONSES, SCALE = 20, 100
@@ -59,14 +57,13 @@ def run(options: Options) -> dict[str, Any]:
             text=True,
             check=True,
         )
-    took, memory, fit = map(float, done.stdout.split())
+    took, memory = map(float, done.stdout.split())
     options.say(f"evaluate, {rows:,} judgments: {took:.1f} s, {memory:.2f} GB at most (reading Parquet included)")
-    options.say(f"Davidson ratings with intervals, {questions * RESPONSES * (RESPONSES - 1):,} games: {fit:.3f} s")
-    return figures | {"evaluate_seconds": took, "evaluate_gb": memory, "davidson_seconds": fit}
+    return figures | {"evaluate_seconds": took, "evaluate_gb": memory} | rated(options)
 
 
 def evaluate_once(path: str) -> None:
-    """In a process of its own: read, evaluate, print seconds, peak gigabytes, and the seconds of a Davidson fit."""
+    """In a process of its own: read, evaluate, print seconds and peak gigabytes."""
     _, protocols = many(1, 2, np.random.default_rng(0))
     settings = AnalysisConfig()
 
@@ -75,9 +72,7 @@ def evaluate_once(path: str) -> None:
 
     took = seconds(work)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    games = games_of(soft_outcomes(pl.read_parquet(path), settings.on_empty)[0])
-    fit = min(seconds(lambda: davidson(games, structure(games, settings.confidence), settings)) for _ in range(3))
-    print(took, memory, fit)
+    print(took, memory)
 
 
 def _against(options: Options, reference: Reference) -> dict[str, Any]:

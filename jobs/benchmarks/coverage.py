@@ -44,7 +44,7 @@ Floats = NDArray[np.float64]
 Counts = tuple[Floats, Floats]
 
 RUNS: Final = {False: 2000, True: 40}
-RATING_RUNS: Final = {False: 500, True: 10}
+RATING_RUNS: Final = {False: 2000, True: 10}
 """Simulated runs, by `--small`."""
 QUESTIONS, CORRELATION, CONFIDENCE = 80, 0.3, 0.95
 BLOCK: Final = 250

@@ -20,6 +20,7 @@ from trustjudge_ray.config import AnalysisConfig
 
 _EQUAL: Final = 1e-9
 _FOLDS: Final = 50
+_NO_SPREAD: Final = 1e-12
 
 
 def agreement_metrics(
@@ -196,7 +197,8 @@ def jackknifed(
     question: pl.Series, statistic: Callable[[Any], float], settings: AnalysisConfig, fisher: bool
 ) -> dict[str, Any]:
     """A statistic of the kept rows with a jackknife t interval over groups of questions; none where it is undefined
-    in a group's absence, at ±1 on Fisher's scale, or for fewer than two questions."""
+    in a group's absence, where no absence changes it (there is nothing to learn its error from), at ±1 on Fisher's
+    scale, or for fewer than two questions."""
     code, size = codes(question)
     value = statistic(np.ones(len(code), dtype=bool)) if len(code) else np.nan
     row = {"value": value, "low": np.nan, "high": np.nan, "cases": len(code), "questions": size}
@@ -211,7 +213,7 @@ def jackknifed(
         error = np.sqrt((folds - 1) / folds * ((moved - moved.mean()) ** 2).sum())
         half = stdtrit(folds - 1, (1 + settings.confidence) / 2) * error
         low, high = back(centre - half), back(centre + half)
-    if np.isfinite(error):
+    if np.isfinite(error) and error > _NO_SPREAD:
         row |= {"low": max(low, -1.0), "high": min(high, 1.0)}
     return row
 

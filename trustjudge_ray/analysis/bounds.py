@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from trustjudge_ray.analysis.layout import Layout, ratio_rows, stacked
 from trustjudge_ray.analysis.readouts import Floats
 
-BY_DESIGN: Final = ("identical", "never_asked", "score_never_asked")
-"""Why cases are missing that a plan never meant to have: no bound is about them."""
+BY_DESIGN: Final = ("identical", "missing_order", "never_asked", "score_never_asked")
+"""Why cases are missing that a plan never meant to have: no bound is about them. (A failed order is a judgment with a
+status; one that is missing was not asked for.)"""
 
 
 def bound_rows(

@@ -1,6 +1,6 @@
 """Davidson's model of paired comparisons with ties, on soft outcomes, with an order effect.
 
-With d = θ_first − θ_second + γ, in natural logarithms:
+With d = θ_first − θ_second + γ + z·β, in natural logarithms, z covariates of the two answers (see `covariates`):
 
     P(first better) ∝ exp(d/2),   P(second better) ∝ exp(−d/2),   P(tie) ∝ ν.
 
@@ -10,7 +10,7 @@ exp(−γ), and ν·exp(−γ/2) for their tie parameter). γ is the log-odds wi
 equals. ν = 0 is Bradley and Terry's model (Biometrika 39, 1952, 324-345, doi:10.2307/2334029).
 
 A soft outcome is a distribution over the three; the likelihood is the multinomial one with probabilities for
-counts (a quasi-likelihood), concave in (θ, γ, ln ν). It says nothing true about variance, so the covariance is the
+counts (a quasi-likelihood), concave in (θ, γ, β, ln ν). It says nothing true about variance, so the covariance is the
 sandwich over questions: games of one question are one observation.
 """
 
@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
 
+from trustjudge_ray.analysis import clusters
+from trustjudge_ray.analysis.clusters import outer_sum, question_parts, question_sums
 from trustjudge_ray.analysis.connectivity import order_is_bounded, seen_outcomes, ties_are_bounded
 from trustjudge_ray.analysis.games import Array, Games, Index, binned
-
-_DENSE = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,7 @@ class Fit:
         theta: (models,) log-worths, of mean zero within each group.
         cov: (models, models) question-clustered covariance of theta; NaN with fewer than two questions.
         order_effect, order_effect_se: γ and its standard error; NaN where it was not fitted but taken to be 0.
+        coefficients, coefficients_se: β, one for each column of `Games.covariates`; empty without.
         log_nu, log_nu_se: ln ν; −inf and NaN where ties are not part of the model.
         questions: how many questions the games come from: the clusters.
         notes: what could not be estimated, in plain words.
@@ -43,6 +43,8 @@ class Fit:
     cov: Array
     order_effect: float
     order_effect_se: float
+    coefficients: Array
+    coefficients_se: Array
     log_nu: float
     log_nu_se: float
     questions: int
@@ -53,27 +55,40 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Games summed by ordered pair, and the parameters to fit: θ, then γ if `order`, then ln ν if `ties`."""
+    """Games summed by ordered pair (with covariates: as they are), and the parameters to fit: θ, then γ if `order`,
+    then β, then ln ν if `ties`."""
 
     first: Index
     second: Index
     outcome: Array
     models: int
-    order: bool
-    ties: bool
+    covariates: Array | None = None
+    order: bool = False
+    ties: bool = False
+
+    @property
+    def slopes(self) -> list[tuple[int, Array | float]]:
+        """Of γ and β: their place among the parameters, and how much each cell's d rises with them."""
+        found: list[tuple[int, Array | float]] = [(self.models, 1.0)] if self.order else []
+        if self.covariates is not None:
+            start = self.models + self.order
+            found += [(start + c, column) for c, column in enumerate(self.covariates.T)]
+        return found
 
     @property
     def width(self) -> int:
-        return self.models + self.order + self.ties
+        return self.models + len(self.slopes) + self.ties
 
     def split(self, x: Array) -> tuple[Array, float]:
         """d of every cell, and ln ν."""
-        d = x[self.first] - x[self.second] + (x[self.models] if self.order else 0.0)
+        d = x[self.first] - x[self.second]
+        for place, factor in self.slopes:
+            d = d + x[place] * factor
         return d, float(x[-1]) if self.ties else -np.inf
 
 
-def fit_davidson(games: Games, group: Index) -> Fit:
-    """Fit θ, γ and ν. Games between groups are left out: they are won with probability one in the limit.
+def fit_davidson(games: Games, group: Index, ridge: float = 0.0) -> Fit:
+    """Fit θ, γ, β and ν. Games between groups are left out: they are won with probability one in the limit.
 
     Where the games cannot bound γ (no pair in both orders, or the order explains every outcome) it is 0.
     Where they cannot bound ν (ties only, or ties only between neighbours of a perfect line) ties count as half
@@ -81,10 +96,11 @@ def fit_davidson(games: Games, group: Index) -> Fit:
 
     Args:
         games: `Games`; at least one row.
-        group: (models,) labels from `connectivity.structure`: θ is bounded within each.
+        group: (models,) labels from `connectivity.structure`: θ is bounded within each. With a ridge its components.
+        ridge: as in `fit_fixed`.
     """
     inside = _within(games, group)
-    cells = _cells(inside)
+    cells = _cells(replace(inside, covariates=None))
     seen = seen_outcomes(cells.outcome)
     notes = []
     order = _both_orders(cells) and order_is_bounded(cells.first, cells.second, seen, cells.models)
@@ -97,33 +113,43 @@ def fit_davidson(games: Games, group: Index) -> Fit:
     if not ties and seen[:, 2].any():
         notes.append("the games do not bound the tie parameter; ties count as half wins (Bradley-Terry)")
         inside, order = _halved(inside), order and order_is_bounded(*_seen_halved(cells), cells.models)
-    fit = fit_fixed(inside, group, order=order, ties=ties)
+        cells = _cells(replace(inside, covariates=None))
+    if inside.covariates is not None:
+        cells = _cells(inside)
+    fit = _fit(inside, replace(cells, order=order, ties=ties), group, ridge)
     return replace(fit, notes=tuple(notes))
 
 
-def fit_bradley_terry(games: Games, group: Index) -> Fit:
+def fit_bradley_terry(games: Games, group: Index, ridge: float = 0.0) -> Fit:
     """Bradley and Terry's model: ties as half wins, no order effect.
 
-    Its ratings are the fixed point of Elo's updates: every model's points equal its expected points. Elo's own
-    sequential updates depend on the order of the games and are not offered.
+    Its ratings are the fixed point of Elo's updates (see `elo`): every model's points equal its expected points.
     """
-    return fit_fixed(_halved(_within(games, group)), group, order=False, ties=False)
+    return fit_fixed(_halved(_within(games, group)), group, order=False, ties=False, ridge=ridge)
 
 
 def fit_fixed(games: Games, group: Index, order: bool, ties: bool, ridge: float = 0.0) -> Fit:
     """Newton's method for given parameters; the caller knows that the games bound them, or gives a ridge
-    (a normal prior on θ and γ of precision `ridge`)."""
-    cells = replace(_cells(games), order=order, ties=ties)
+    (a normal prior on θ, γ and β of precision `ridge`)."""
+    return _fit(games, replace(_cells(games), order=order, ties=ties), group, ridge)
+
+
+def _fit(games: Games, cells: _Cells, group: Index, ridge: float) -> Fit:
+    """The same with the games' cells, which say what to fit."""
+    order, ties = cells.order, cells.ties
+    slopes = slice(cells.models + order, cells.width - ties)
     x, hessian, iterations, converged = _newton(cells, group, ridge)
     inverse = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
     n = cells.models
     cov = _sandwich(games, cells, x, inverse)
-    se = np.sqrt(np.diag(cov))
+    se = np.sqrt(np.maximum(np.diag(cov), 0.0))
     return Fit(
         theta=x[:n],
         cov=cov[:n, :n],
         order_effect=float(x[n]) if order else float("nan"),
         order_effect_se=float(se[n]) if order else float("nan"),
+        coefficients=x[slopes],
+        coefficients_se=se[slopes],
         log_nu=float(x[-1]) if ties else float("-inf"),
         log_nu_se=float(se[-1]) if ties else float("nan"),
         questions=len(np.unique(games.question)),
@@ -142,6 +168,7 @@ def _within(games: Games, group: Index) -> Games:
         first=games.first[keep],
         second=games.second[keep],
         outcome=games.outcome[keep],
+        covariates=None if games.covariates is None else games.covariates[keep],
     )
 
 
@@ -153,11 +180,13 @@ def _halved(games: Games) -> Games:
 
 def _cells(games: Games) -> _Cells:
     n = len(games.models)
+    if games.covariates is not None:
+        return _Cells(games.first, games.second, games.outcome, n, games.covariates)
     key = games.first * n + games.second
     size = n * n
     outcome = np.stack([binned(key, games.outcome[:, o], size) for o in range(3)], axis=1)
     played = np.flatnonzero(outcome.sum(1) > 0)
-    return _Cells(played // n, played % n, outcome[played], n, False, False)
+    return _Cells(played // n, played % n, outcome[played], n)
 
 
 def _both_orders(cells: _Cells) -> bool:
@@ -184,7 +213,7 @@ def _log_likelihood(cells: _Cells, x: Array, ridge: float) -> float:
     top = logits[:, : 3 if cells.ties else 2].max(axis=1, keepdims=True)
     total = np.log(np.exp(logits - top)[:, : 3 if cells.ties else 2].sum(axis=1, keepdims=True)) + top
     fit = float((cells.outcome * (logits - total))[:, : 3 if cells.ties else 2].sum())
-    return fit - ridge / 2 * float((x[: cells.models + cells.order] ** 2).sum())
+    return fit - ridge / 2 * float((x[: cells.width - cells.ties] ** 2).sum())
 
 
 def _newton(cells: _Cells, group: Index, ridge: float) -> tuple[Array, Array, int, bool]:
@@ -224,22 +253,27 @@ def _derivatives(cells: _Cells, x: Array, ridge: float) -> tuple[Array, Array]:
     by_d, by_nu = _residuals(cells.outcome, p)
     h_dd, h_dn, h_nn = _curvature(p, n)
     gradient, hessian = np.zeros(cells.width), np.zeros((cells.width, cells.width))
-    for at, sign in ((cells.first, 1.0), (cells.second, -1.0)):
-        np.add.at(gradient, at, sign * by_d)
-        np.add.at(hessian, (at, cells.first), sign * h_dd)
-        np.add.at(hessian, (at, cells.second), -sign * h_dd)
-        for column, weight, wanted in ((cells.models, h_dd, cells.order), (cells.width - 1, h_dn, cells.ties)):
-            if wanted:
-                along = binned(at, sign * weight, cells.models)
-                hessian[: cells.models, column] += along
-                hessian[column, : cells.models] += along
-    if cells.order:
-        gradient[cells.models], hessian[cells.models, cells.models] = by_d.sum(), h_dd.sum()
+    m = cells.models
+
+    def border(place: int, along: Array) -> None:
+        """The second derivatives by θ and the parameter at `place`."""
+        hessian[:m, place] = hessian[place, :m] = binned(cells.first, along, m) - binned(cells.second, along, m)
+
+    gradient[:m] = binned(cells.first, by_d, m) - binned(cells.second, by_d, m)
+    between = binned(cells.first * m + cells.second, h_dd, m * m).reshape(m, m)
+    between = between + between.T
+    hessian[:m, :m] = np.diag(between.sum(1)) - between
+    for place, factor in cells.slopes:
+        gradient[place] = (factor * by_d).sum()
+        border(place, factor * h_dd)
+        for other, also in cells.slopes:
+            hessian[place, other] = (factor * also * h_dd).sum()
+        if cells.ties:
+            hessian[place, -1] = hessian[-1, place] = (factor * h_dn).sum()
     if cells.ties:
+        border(-1, h_dn)
         gradient[-1], hessian[-1, -1] = by_nu.sum(), h_nn.sum()
-    if cells.order and cells.ties:
-        hessian[cells.models, -1] = hessian[-1, cells.models] = h_dn.sum()
-    prior = cells.models + cells.order
+    prior = cells.width - cells.ties
     gradient[:prior] -= ridge * x[:prior]
     hessian[range(prior), range(prior)] += ridge
     return gradient, hessian
@@ -268,73 +302,75 @@ def _sandwich(games: Games, cells: _Cells, x: Array, inverse: Array) -> Array:
     width, asked = cells.width, len(np.unique(games.question))
     if asked < 2:
         return np.full((width, width), np.nan)
-    rows = replace(cells, first=games.first, second=games.second, outcome=games.outcome)
-    cell = np.searchsorted(cells.first * cells.models + cells.second, games.first * cells.models + games.second)
-    expected, n = _probabilities(*cells.split(x)), games.outcome.sum(1)
-    by_d, by_nu = _residuals(games.outcome, expected[cell])
-    scores = _spread(rows, by_d, by_nu)
-    if (games.question[-1] + 1) * width <= _DENSE:
-        leaned = question_sums(games.question, *scores, width) @ inverse
-        along_d, along_nu = _gather(rows, leaned, games.question)
-        h_dd, h_dn, h_nn = (h[cell] * n for h in _curvature(expected, np.ones(len(expected))))
-        lean = _spread(rows, h_dd * along_d + h_dn * along_nu, h_dn * along_d + h_nn * along_nu)
-        scores = scores[0], [s + t for s, t in zip(scores[1], lean[1], strict=True)]
-    meat = outer_sum(games.question, *scores, width) * asked / (asked - 1)
+    meat = _meat(games, cells, x, inverse) * asked / (asked - 1)
     total = float(games.outcome.sum())
     if np.trace(meat) <= 1e-20 * total:
         return inverse * total / asked
     return inverse @ meat @ inverse
 
 
+def _meat(games: Games, cells: _Cells, x: Array, inverse: Array) -> Array:
+    """Σ_q s_q s_qᵀ of the corrected scores; uncorrected ones where there are so many questions that it does not matter.
+
+    Worked in parts that a processor's cache holds.
+    """
+    width, expected = cells.width, _probabilities(*cells.split(x))
+    if (int(games.question[-1]) + 1) * width > clusters.DENSE:
+        rows, cell = _by_row(games, cells, slice(None))
+        return outer_sum(games.question, *_spread(rows, *_residuals(rows.outcome, expected[cell])), width)
+    curvature = _curvature(expected, np.ones(len(expected)))
+    meat = np.zeros((width, width))
+    for part in question_parts(games.question):
+        rows, cell = _by_row(games, cells, part)
+        question = games.question[part] - games.question[part.start]
+        by_d, by_nu = _residuals(rows.outcome, expected[cell])
+        scores = question_sums(question, *_spread(rows, by_d, by_nu), width)
+        along_d, along_nu = _gather(rows, scores @ inverse, question)
+        n = rows.outcome.sum(1)
+        h_dd, h_dn, h_nn = (h[cell] * n for h in curvature)
+        lean = _spread(rows, h_dd * along_d + h_dn * along_nu, h_dn * along_d + h_nn * along_nu)
+        scores += question_sums(question, *lean, width)
+        meat += scores.T @ scores
+    return meat
+
+
+def _by_row(games: Games, cells: _Cells, part: slice) -> tuple[_Cells, Index | slice]:
+    """Some of the games as cells with the same parameters, and the cell that each belongs to."""
+    first, second, outcome = games.first[part], games.second[part], games.outcome[part]
+    if cells.covariates is not None:
+        return replace(cells, first=first, second=second, outcome=outcome, covariates=cells.covariates[part]), part
+    key = cells.first * cells.models + cells.second
+    cell = np.searchsorted(key, first * cells.models + second)
+    return replace(cells, first=first, second=second, outcome=outcome), cell
+
+
 def _spread(rows: _Cells, by_d: Array, by_nu: Array) -> tuple[list[Index | int], list[Array]]:
     """A derivative by d and by ln ν of every row as columns and values of the parameters."""
     columns: list[Index | int] = [rows.first, rows.second]
     values = [by_d, -by_d]
-    for column, value, wanted in ((rows.models, by_d, rows.order), (rows.width - 1, by_nu, rows.ties)):
-        if wanted:
-            columns.append(column)
-            values.append(value)
+    for place, factor in rows.slopes:
+        columns.append(place)
+        values.append(factor * by_d)
+    if rows.ties:
+        columns.append(rows.width - 1)
+        values.append(by_nu)
     return columns, values
 
 
 def _gather(rows: _Cells, table: Array, question: Index) -> tuple[Array, Array]:
     """What a change of the parameters, one for each question, does to d and ln ν of every row."""
     d = table[question, rows.first] - table[question, rows.second]
-    if rows.order:
-        d = d + table[question, rows.models]
+    for place, factor in rows.slopes:
+        d = d + factor * table[question, place]
     return d, table[question, -1] if rows.ties else np.zeros_like(d)
 
 
-def question_sums(question: Index, columns: list[Index | int], values: list[Array], width: int) -> Array:
-    """(questions, width): the sums of the values of each question in each column (one for each value, or one)."""
-    rows = int(question[-1]) + 1
-    table = np.zeros((rows, width))
-    for column, value in zip(columns, values, strict=True):
-        if isinstance(column, int):
-            table[:, column] += binned(question, value, rows)
-        else:
-            flat = binned(question * width + column, value, rows * width)
-            table += flat.reshape(rows, width)
-    return table
-
-
-def outer_sum(question: Index, columns: list[Index | int], values: list[Array], width: int) -> Array:
-    """Σ_q u_q u_qᵀ, where u_q[c] sums the values of question q (ascending from 0) in column c."""
-    if not len(question):
-        return np.zeros((width, width))
-    if (question[-1] + 1) * width <= _DENSE:
-        dense = question_sums(question, columns, values, width)
-        return dense.T @ dense
-    full = [np.full(len(question), c) if isinstance(c, int) else c for c in columns]
-    at = (np.tile(question, len(columns)), np.concatenate(full))
-    sparse = coo_array((np.concatenate(values), at), shape=(int(question[-1]) + 1, width)).tocsr()
-    return np.asarray((sparse.T @ sparse).toarray(), dtype=np.float64)
-
-
-def resampled_theta(games: Games, group: Index, fit: Fit, rounds: int, rng: np.random.Generator) -> Array:
+def resampled_theta(
+    games: Games, group: Index, fit: Fit, rounds: int, rng: np.random.Generator, ridge: float = 0.0
+) -> Array:
     """(rounds, models) θ refitted to questions drawn with replacement.
 
-    A resample may not bound what the whole bounds, so these fits have a ridge of 0.01 (far below one game).
+    A resample may not bound what the whole bounds, so these fits have a ridge of 0.01 (far below one game) or more.
     """
     inside = _within(games, group)
     order, ties = not np.isnan(fit.order_effect), fit.log_nu > -np.inf
@@ -344,5 +380,7 @@ def resampled_theta(games: Games, group: Index, fit: Fit, rounds: int, rng: np.r
     for r in range(rounds):
         times = np.bincount(rng.integers(games.questions, size=games.questions), minlength=games.questions)
         drawn = replace(inside, outcome=inside.outcome * times[inside.question][:, None])
-        found[r] = _newton(replace(_cells(drawn), order=order, ties=ties), group, 0.01)[0][: len(games.models)]
+        found[r] = _newton(replace(_cells(drawn), order=order, ties=ties), group, max(ridge, 0.01))[0][
+            : len(games.models)
+        ]
     return found

@@ -65,6 +65,36 @@ def calibration_error(p: Array, right: Array, bins: int = BINS) -> float:
     return float(np.abs(binned(_bin(confidence, bins), confidence - hit, bins)).sum() / len(p))
 
 
+RELIABILITY: Final = {"right": "reliability_right_", "confidence": "reliability_confidence_"}
+"""METRICS of a reliability diagram, ten of each, with where their bin starts: `reliability_right_0.8` is how often the
+likeliest outcome was right among pairs where it had from 0.8 to 0.9, `reliability_confidence_0.8` what it had on
+average."""
+
+
+def bin_of(metric: str) -> tuple[float, float]:
+    """Where the bin of one of the metrics of RELIABILITY starts and ends."""
+    start = float(metric.rsplit("_", 1)[1])
+    return start, round(start + 1 / BINS, 9)
+
+
+def reliability_rows(p: Array, right: Array, question: Index, confidence: float) -> list[dict[str, Any]]:
+    """Columns of METRICS for every bin, also those without a case: the share that was right with its question-clustered
+    interval, and the mean probability."""
+    size = int(question.max()) + 1 if len(question) else 0
+    top, hit = _top(p, right) if len(p) else (np.zeros(0), np.zeros(0))
+    place = _bin(top, BINS) * size + question
+    table = [binned(place, weight, BINS * size).reshape(BINS, size) for weight in (hit, np.ones(len(top)), top)]
+    found = ratio_intervals(table[0], table[1], confidence)
+    rows: list[dict[str, Any]] = []
+    for number in range(BINS):
+        about = {"cases": int(found.cases[number]), "questions": int(found.questions[number])}
+        told = {name: getattr(found, name)[number] for name in ("value", "low", "high", "hits")}
+        rows.append({"metric": f"{RELIABILITY['right']}{number / BINS:.1f}"} | told | about)
+        mean = table[2][number].sum() / about["cases"] if about["cases"] else float("nan")
+        rows.append({"metric": f"{RELIABILITY['confidence']}{number / BINS:.1f}", "value": mean} | about)
+    return rows
+
+
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
     """One bar of a reliability diagram: cases whose largest probability lies from `start` to `end`, how large it is on
@@ -110,6 +140,7 @@ class Scaling:
     Attributes:
         temperature: fitted on all questions: the one to use.
         folds: by fold of the questions, fitted on all others.
+        fold: (cases,) the fold of each case's question.
         before, after: `log_loss`, `brier` and `calibration_error` of all cases; `after` with the temperature that was
             fitted without a case's fold, so never with one that saw its question.
         at_edge: whether one of the fits has no best temperature within what is searched, e^±4: the likeliest outcome is
@@ -118,6 +149,7 @@ class Scaling:
 
     temperature: float
     folds: tuple[float, ...]
+    fold: NDArray[np.int64]
     before: dict[str, float]
     after: dict[str, float]
     cases: int
@@ -125,7 +157,7 @@ class Scaling:
     at_edge: bool
 
 
-def scaled(p: Array, temperature: float) -> Array:
+def scaled(p: Array, temperature: float | Array) -> Array:
     """p^(1/T), renormalised; probabilities are at least `FLOOR`."""
     logs = np.log(np.maximum(p, FLOOR)) / temperature
     weight = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -163,7 +195,7 @@ def temperature_scaling(p: Array, right: Array, question: Index, seed: int) -> S
         folds.append(temperature)
     overall = fit_temperature(p, right)
     edge |= _at_edge(p, right, overall)
-    return Scaling(overall, tuple(folds), _losses(p, right), _losses(after, right), len(p), len(asked), edge)
+    return Scaling(overall, tuple(folds), fold, _losses(p, right), _losses(after, right), len(p), len(asked), edge)
 
 
 def _at_edge(p: Array, right: Array, temperature: float) -> bool:

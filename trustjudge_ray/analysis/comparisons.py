@@ -21,7 +21,8 @@ class RuleOutcomes:
         tolerances: T of them.
         outcomes: (T, P), UNDEFINED where the pair is left out.
         valid: (P,), which pairs are not.
-        status: (P,), index into the pairs' statuses: for a pair that is left out, why.
+        status: (P,), index into the pairs' statuses: for a pair that is left out, why; `missing_order` for one that
+            was asked about in one order, whatever became of that.
     """
 
     tolerances: tuple[float, ...]
@@ -75,14 +76,15 @@ def compared(
     question, _, first = layout.numbered(mine.keys, "response_a")
     _, _, second = layout.numbered(mine.keys, "response_b")
     _refuse_exchanged(mine, first, second)
+    unplanned = ~mine.asked.all(axis=1) & ~mine.has("identical")
     by_rule = {}
     for rule in VERDICT_RULES:
         sizes = tolerances.by_rule[rule]
         found = np.stack([outcomes(mine, rule, tolerance) for tolerance in sizes])
-        status = rule_status(mine, rule, found[0])
+        status = np.where(unplanned, mine.statuses.index("missing_order"), rule_status(mine, rule, found[0]))
         if not identical:
             found[:, mine.has("identical")] = UNDEFINED
-        by_rule[rule] = RuleOutcomes(sizes, found, found[0] != UNDEFINED, status)
+        by_rule[rule] = RuleOutcomes(sizes, found, found[0] != UNDEFINED, status.astype(np.int16))
     return Comparisons(judge, protocol, mine, question, first, second, by_rule)
 
 

@@ -1,25 +1,29 @@
 """Everything that is computed from judgments: scores, verdicts, metrics, ratings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import polars as pl
 
 from trustjudge_ray.analysis.agreement import agreement_metrics
+from trustjudge_ray.analysis.bias import pair_bias_rows, score_bias_rows
+from trustjudge_ray.analysis.canary import canary_metrics, canary_of
 from trustjudge_ray.analysis.comparisons import Comparisons, compared
 from trustjudge_ray.analysis.consistency import ResponseScores, conflict_rows, response_scores
 from trustjudge_ray.analysis.coverage import coverage_rows, pair_mass_rows, reading_rows
 from trustjudge_ray.analysis.layout import Layout, layout
+from trustjudge_ray.analysis.length_bias import known_of
 from trustjudge_ray.analysis.metrics import COLUMNS
 from trustjudge_ray.analysis.noise import noise_rows
 from trustjudge_ray.analysis.non_transitivity import non_transitivity_rows
 from trustjudge_ray.analysis.people import people_metrics
 from trustjudge_ray.analysis.position import position_rows, tie_rows
-from trustjudge_ray.analysis.ranking import fit_metrics, ratings
+from trustjudge_ray.analysis.ranking import rankings
 from trustjudge_ray.analysis.readouts import columns
 from trustjudge_ray.analysis.scoring import scores as score_table
 from trustjudge_ray.analysis.tolerances import Tolerances, parse_tolerances
+from trustjudge_ray.analysis.unmeasured import unmeasured_rows
 from trustjudge_ray.analysis.verdicts import Pairs, pairs_of, verdict_table
 from trustjudge_ray.config import AnalysisConfig
 from trustjudge_ray.judging.protocols import Protocol
@@ -69,11 +73,14 @@ def evaluate(
     consistency, warnings = consistency_metrics(judgments, protocols, responses, settings, scores, pairs, tolerances)
     known = pl.DataFrame(schema=columns(RESPONSES)) if responses is None else responses
     agreement = agreement_metrics(scores, verdicts, known, settings)
-    rated, notes = ratings(judgments, protocols, settings, scored=scores)
-    fitted = fit_metrics(judgments, settings)
+    ranked = rankings(judgments, protocols, settings, scores, responses)
     further = people_metrics(judgments, verdicts, known, settings)
-    metrics = pl.concat([consistency, *(table.select(*COLUMNS) for table in (agreement, further, fitted))])
-    return Evaluation(scores, verdicts, metrics, rated, [*warnings, *_label_only(judgments), *notes])
+    canary = canary_metrics(ranked.ratings, canary_of(known))
+    added = (agreement, further, ranked.metrics, canary)
+    metrics = pl.concat([consistency, *(table.select(*COLUMNS) for table in added)])
+    names = {kind: _names(judgments, protocols, kind) for kind in ("score", "compare")}
+    metrics = pl.concat([metrics, unmeasured_rows(metrics, scores, verdicts, names, tolerances)])
+    return Evaluation(scores, verdicts, metrics, ranked.ratings, [*warnings, *_label_only(judgments), *ranked.warnings])
 
 
 def consistency_metrics(
@@ -87,25 +94,33 @@ def consistency_metrics(
 ) -> tuple[pl.DataFrame, list[str]]:
     """METRICS that need no human label, for every judge and protocol; with warnings."""
     arranged = layout(judgments, responses)
+    known = known_of(arranged, responses)
     confidence, rows, warnings = settings.confidence, [], []
     score_names, pair_names = (_names(judgments, protocols, kind) for kind in ("score", "compare"))
-    for judge in _or_none(judgments["judge"].unique().sort()):
+    identical = settings.identical == "include"
+    compared_of = {
+        judge: [compared(pairs, judge, name, arranged, tolerances, identical) for name in pair_names]
+        for judge in _or_none(judgments["judge"].unique().sort())
+    }
+    for judge, compared_by in compared_of.items():
         scored = [_scored(scores, judge, name, protocols, arranged, tolerances) for name in score_names]
-        compared_by = [
-            compared(pairs, judge, name, arranged, tolerances, settings.identical == "include") for name in pair_names
-        ]
         asked = sorted({name for name in (*score_names, *pair_names) if name is not None})
         for protocol in asked:
             rows += coverage_rows(arranged, judgments, judge, protocol, confidence)
         rows += noise_rows(arranged, judgments, protocols, judge, asked, confidence)
         for mine in scored:
             rows += reading_rows(arranged, scores, mine, confidence)
+            rows += score_bias_rows(arranged, judgments, mine, _values(mine.protocol, protocols), known, confidence)
         for mine, pair in product(scored, compared_by):
             rows += conflict_rows(arranged, judge, pair, mine, confidence)
         for pair in compared_by:
             found, notes = _pair_rows(arranged, pair, settings)
             rows += found
             warnings += notes
+            others = [
+                it for who, its in compared_of.items() for it in its if who != judge and it.protocol == pair.protocol
+            ]
+            rows += pair_bias_rows(arranged, pair, others, known, settings.families, confidence)
     return pl.concat([pl.DataFrame(schema=COLUMNS), *rows]), warnings
 
 
@@ -128,8 +143,13 @@ def _scored(
     arranged: Layout,
     tolerances: Tolerances,
 ) -> ResponseScores:
-    values = protocols[name].values if name is not None else (0.0, 1.0)
-    return response_scores(scores, judge, name, arranged, tolerances.score_points(values))
+    points = tolerances.score_points(_values(name, protocols))
+    return response_scores(scores, judge, name, arranged, points)
+
+
+def _values(name: str | None, protocols: dict[str, Protocol]) -> Sequence[float]:
+    """What the labels of a score protocol stand for; any scale where there is none."""
+    return protocols[name].values if name is not None else (0.0, 1.0)
 
 
 def _names(judgments: pl.DataFrame, protocols: dict[str, Protocol], kind: str) -> list[str | None]:

@@ -1,5 +1,6 @@
 """Comparisons as games: JUDGMENTS of kind compare → soft outcomes by question and by who was shown first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,8 @@ class Games:
         question: which question a row belongs to, 0 … questions − 1, in ascending order.
         first, second: who was shown first and who second.
         outcome: (rows, 3) sums of P(first better), P(second better), P(tie).
+        covariates: (rows, covariates) of the two answers, first against second; then several answers of a model to
+            a question are rows each.
     """
 
     models: tuple[str, ...]
@@ -35,6 +38,7 @@ class Games:
     first: Index
     second: Index
     outcome: Array
+    covariates: Array | None = None
 
     def points(self) -> Array:
         """(models, models) points that the row's model took from the column's: wins and half of the ties."""
@@ -58,32 +62,45 @@ def binned(at: Index, weights: Array, size: int) -> Array:
     return np.asarray(np.bincount(at, weights=weights, minlength=size), dtype=np.float64)
 
 
-def games_of(outcomes: pl.DataFrame) -> Games:
-    """Sum `soft_outcomes` rows (of one ranking) by question and ordered pair."""
+def games_of(outcomes: pl.DataFrame, kind: str = "y") -> Games:
+    """Sum `soft_outcomes` rows (of one ranking) by question and ordered pair.
+
+    Args:
+        kind: the beginning of the names of the outcomes' columns (see `outcomes`).
+    """
+    return games_by_kind(outcomes, (kind,))[kind]
+
+
+def games_by_kind(outcomes: pl.DataFrame, kinds: tuple[str, ...]) -> dict[str, Games]:
+    """The same games with outcomes of several kinds."""
     models = tuple(sorted(set(outcomes["first"].unique()) | set(outcomes["second"].unique())))
-    place = pl.DataFrame({"model": models, "at": range(len(models))}, schema={"model": pl.String, "at": pl.Int64})
-    summed = outcomes.group_by("question_id", "first", "second").agg(pl.col(f"y_{o}").sum() for o in OUTCOMES)
-    rows = (
-        summed.with_columns(
-            question=pl.col("question_id").rank("dense").cast(pl.Int64) - 1,
-            first=pl.col("first").replace_strict(place["model"], place["at"], return_dtype=pl.Int64),
-            second=pl.col("second").replace_strict(place["model"], place["at"], return_dtype=pl.Int64),
-        )
-        if summed.height
-        else summed.with_columns(pl.lit(0, pl.Int64).alias(c) for c in ("question", "first", "second"))
-    ).sort("question", "first", "second")
-    return Games(
-        models,
-        rows["question"].n_unique(),
-        rows["question"].to_numpy(),
-        rows["first"].to_numpy(),
-        rows["second"].to_numpy(),
-        rows.select(f"y_{o}" for o in OUTCOMES).to_numpy(),
+    asked, n = outcomes["question_id"].unique().sort(), max(len(models), 1)
+    question, first, second = (
+        codes(outcomes[name], known) for name, known in (("question_id", asked), ("first", models), ("second", models))
     )
+    key = (question * n + first) * n + second
+    by = np.argsort(key, kind="stable")
+    key = key[by]
+    starts = np.flatnonzero(np.diff(key, prepend=-1))
+    key = key[starts]
+    places = key // n**2, key // n % n, key % n
+    found = {}
+    for kind in kinds:
+        outcome = outcomes.select(f"{kind}_{o}" for o in OUTCOMES).to_numpy()[by]
+        if len(starts) < len(by):
+            outcome = np.add.reduceat(outcome, starts, axis=0)
+        found[kind] = Games(models, len(asked), *places, outcome)
+    return found
+
+
+def codes(names: pl.Series, known: Sequence[str] | pl.Series) -> Index:
+    """Each name's place among the known ones."""
+    return names.cast(pl.Enum(known)).to_physical().cast(pl.Int64).to_numpy()
 
 
 def soft_outcomes(judgments: pl.DataFrame, on_empty: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """One row per game: judge, protocol, category, question_id, first, second, y_first, y_second, y_tie.
+    """One row per game: judge, protocol, category, question_id, first, second, y_first, y_second, y_tie,
+    response_first, response_second, judged (whether a judge said this; not where it follows from the texts).
 
     An order's label probabilities are averaged over its samples and renormalised, so each game hands out
     one point; repeats over 0 are left out. A judgment without label probabilities counts by its emitted label.
@@ -160,8 +177,8 @@ def _one_game_each(read: pl.DataFrame) -> pl.DataFrame:
     if read["sample"].n_unique() > 1:
         votes = (pl.len() / pl.col("sample").n_unique()).alias("votes")
         means = [pl.col(p).mean() for p in ("p_a", "p_b", "p_tie")]
-        models = [pl.col("model_a").first(), pl.col("model_b").first()]
-        read = read.group_by(_KEY).agg(*means, *models, votes)
+        firsts = [pl.col(name).first() for name in ("model_a", "model_b", "status")]
+        read = read.group_by(_KEY).agg(*means, *firsts, votes)
         weight = pl.col("votes")
     mass, a_first = pl.col("p_a") + pl.col("p_b") + pl.col("p_tie"), pl.col("order") == "AB"
     return read.select(
@@ -174,6 +191,9 @@ def _one_game_each(read: pl.DataFrame) -> pl.DataFrame:
         y_first=weight * pl.when(a_first).then("p_a").otherwise("p_b") / mass,
         y_second=weight * pl.when(a_first).then("p_b").otherwise("p_a") / mass,
         y_tie=weight * pl.col("p_tie") / mass,
+        response_first=pl.when(a_first).then("response_a").otherwise("response_b"),
+        response_second=pl.when(a_first).then("response_b").otherwise("response_a"),
+        judged=pl.col("status") == "ok",
     )
 
 

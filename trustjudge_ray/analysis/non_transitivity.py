@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trustjudge_ray.analysis.bounds import bound_rows
+from trustjudge_ray.analysis.bounds import BY_DESIGN, bound_rows
 from trustjudge_ray.analysis.chance import chance_of_fault, faults_over_chance, over_chance_rows
 from trustjudge_ray.analysis.comparisons import Comparisons, RuleOutcomes
 from trustjudge_ray.analysis.layout import Indices, Layout, plain_rows, ratio_rows, stacked
@@ -18,6 +18,8 @@ from trustjudge_ray.analysis.transitivity import (
     FAULTS,
     MOST_RESPONSES,
     UNKNOWN,
+    Relations,
+    SubsetCounts,
     count_subsets,
     must_sample,
     sample_subsets,
@@ -84,16 +86,20 @@ def non_transitivity_rows(
     one, `circular` and `equivalence` the reference's types (by the order of the questions' ids; a subset can count
     under both), `strict_cycle`, `chain` and `ties` types that do not depend on the numbering. Excluded are the other
     k-subsets of the responses of questions with a comparison: `never_asked` if a pair of theirs is not in the plan,
-    else the last status by name among their pairs'. Where subsets are too many to count, counts are estimated from
-    random ones and a warning says so.
+    else `missing_order` if one is in one order only, else `identical` if one is of equal texts and left out, else the
+    last status by name among their pairs'.
+
+    Where subsets are too many to count, counts are estimated from SAMPLED_SUBSETS random ones of each question, and a
+    warning says so. Questions are drawn from independently, so the error of drawing is part of how their shares
+    differ, which is what the interval is made of.
 
     `chance_non_transitivity_ratio` is what pairs would give that are drawn each on its own, with the same share of
     ties (`tie_rate` has it) and either side alike otherwise, without an interval;
     `non_transitivity_ratio_minus_chance` is the difference, with one. `non_transitivity_ratio_lowest` and `_highest`
     are the ratio if none, or all, of the subsets that were asked for and lost held a fault.
 
-    A plan that closes few triples (a matching, an anchor, one order) leaves no subset, or an odd choice of them: a
-    warning says so.
+    A plan that closes few triples (a matching, an anchor, one order, a share of pairs in both) leaves no subset, or an
+    odd choice of them: a warning says so.
     """
     found = subset_counts(layout, comparisons, sizes, seed)
     rows = []
@@ -105,7 +111,7 @@ def non_transitivity_rows(
 
 def subset_counts(layout: Layout, comparisons: Comparisons, sizes: Sequence[int], seed: int = 0) -> SubsetsByRule:
     """Count, or where there are too many estimate, the subsets of every question under every rule and tolerance."""
-    field = _field(layout, comparisons)
+    field, draws = _field(layout, comparisons), _Draws.of(layout, seed)
     counts = SubsetsByRule.empty(field, comparisons, sizes, layout.questions)
     for width in np.unique(field.width[field.width >= 3]):
         questions = np.flatnonzero(field.width == width)
@@ -114,15 +120,42 @@ def subset_counts(layout: Layout, comparisons: Comparisons, sizes: Sequence[int]
         step = max(int(_RELATION_BYTES // (variants * width**2)), 1)
         for start in range(0, len(questions) if exact else 0, step):
             _count(counts, comparisons, questions[start : start + step], int(width), exact)
-        for k in set(sizes) - set(exact):
-            _sample(counts, comparisons, questions, int(width), k, seed, layout)
+        sampled = sorted(set(sizes) - set(exact))
+        for question in questions if sampled else []:
+            _count(counts, comparisons, np.array([question]), int(width), sampled, draws)
     known: dict[bytes, dict[int, dict[str, Floats]]] = {}
     for rule, found in comparisons.by_rule.items():
         signature = np.where(found.valid, -1, found.status).tobytes()
         if signature not in known:
-            known[signature] = _lost(layout, comparisons, field, found, counts.complete[rule], sizes)
+            known[signature] = _lost(layout, comparisons, field, found, counts.complete[rule], draws)
         counts.lost[rule] = known[signature]
     return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """Random subsets of the responses of a question: the same ones whatever is counted among them.
+
+    Attributes:
+        names: (Q,) ids of the questions.
+    """
+
+    seed: int
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, layout: Layout, seed: int) -> "_Draws":
+        named = layout.responses.group_by("question", maintain_order=True).agg(pl.col("question_id").first())
+        return cls(seed, tuple(named["question_id"].to_list()))
+
+    def counted(self, table: Relations, question: int, k: int, faults: Sequence[str]) -> SubsetCounts:
+        """What `count_subsets` counts in the lanes (V, n, n) of one question, estimated: shares of the drawn subsets
+        times all subsets."""
+        rng = np.random.default_rng(seed_of(str(self.seed), self.names[question], str(k)))
+        found = sample_subsets(table, k, SAMPLED_SUBSETS, rng, faults)
+        complete = np.round(found.complete * (comb(table.shape[1], k) / SAMPLED_SUBSETS))
+        share = complete / np.maximum(found.complete, 1)
+        return SubsetCounts(complete, {fault: faulty * share for fault, faulty in found.faulty.items()})
 
 
 def _field(layout: Layout, comparisons: Comparisons) -> _Field:
@@ -155,13 +188,19 @@ def _tables(
 
 
 def _count(
-    counts: SubsetsByRule, comparisons: Comparisons, questions: Indices, width: int, sizes: Sequence[int]
+    counts: SubsetsByRule,
+    comparisons: Comparisons,
+    questions: Indices,
+    width: int,
+    sizes: Sequence[int],
+    draws: _Draws | None = None,
 ) -> None:
-    """Count exactly and enter the counts of these questions."""
+    """Count and enter the counts of these questions; with `draws`, estimates for the one question that there is."""
     values = np.concatenate([found.outcomes for found in comparisons.by_rule.values()])
     table = _tables(values, comparisons, counts.field, questions, width)
     shape = table.shape[:2]
-    for k, found in count_subsets(table.reshape(-1, width, width), sizes).items():
+    lanes = table.reshape(-1, width, width)
+    for k, found in _subsets(lanes, sizes, tuple(FAULTS), draws, int(questions[0])).items():
         start = 0
         for rule, verdict in comparisons.by_rule.items():
             mine = slice(start, start + len(verdict.tolerances))
@@ -171,28 +210,12 @@ def _count(
             start = mine.stop
 
 
-def _sample(
-    counts: SubsetsByRule,
-    comparisons: Comparisons,
-    questions: Indices,
-    width: int,
-    k: int,
-    seed: int,
-    layout: Layout,
-) -> None:
-    """Estimate, from random subsets, and enter the counts of these questions scaled to all their subsets."""
-    names = layout.responses.group_by("question", maintain_order=True).agg(pl.col("question_id").first())["question_id"]
-    for question in questions:
-        for rule, verdict in comparisons.by_rule.items():
-            table = _tables(verdict.outcomes, comparisons, counts.field, np.array([question]), width)[:, 0]
-            rng = np.random.default_rng(seed_of(str(seed), names[int(question)], str(k)))
-            found = sample_subsets(table, k, SAMPLED_SUBSETS, rng)
-            scale = comb(width, k) / SAMPLED_SUBSETS
-            complete = np.round(found.complete * scale)
-            counts.complete[rule][k][:, question] = complete
-            for fault, faulty in found.faulty.items():
-                share = faulty / np.maximum(found.complete, 1)
-                counts.faulty[rule][k][fault][:, question] = share * complete
+def _subsets(
+    lanes: Relations, sizes: Sequence[int], faults: Sequence[str], draws: _Draws | None, question: int
+) -> dict[int, SubsetCounts]:
+    if draws is None:
+        return count_subsets(lanes, sizes, faults)
+    return {k: draws.counted(lanes, question, k, faults) for k in sizes}
 
 
 def _lost(
@@ -201,38 +224,55 @@ def _lost(
     field: _Field,
     found: RuleOutcomes,
     complete: dict[int, Floats],
-    sizes: Sequence[int],
+    draws: _Draws,
 ) -> dict[int, dict[str, Floats]]:
     """By k and reason the subsets (Q,) that are not complete under a rule.
 
-    Reasons are let in one after the other: what becomes complete with the next one is lost to that one.
+    Reasons are let in one after the other: what becomes complete with the next one is lost to that one. What a plan
+    never meant to have comes last: a subset without it is not lost to the judge too.
     """
+    sizes = list(complete)
     possible = {k: np.array([comb(int(n), k) for n in layout.sizes], dtype=np.float64) * field.asked for k in sizes}
     before: dict[int, Floats] = {k: complete[k][0] for k in sizes}
     lost: dict[int, dict[str, Floats]] = {k: {} for k in sizes}
     statuses = comparisons.pairs.statuses
-    present = sorted({statuses[code] for code in np.unique(found.status[~found.valid])})
+    present = sorted(
+        {statuses[code] for code in np.unique(found.status[~found.valid])}, key=lambda name: (name in BY_DESIGN, name)
+    )
     holed = np.unique(comparisons.question[~found.valid])
     for n, reason in enumerate(present):
         let_in = found.valid | np.isin(found.status, [statuses.index(name) for name in present[: n + 1]])
-        values = np.where(let_in, 0, UNKNOWN).astype(np.int8)[None]
-        after = {k: before[k].copy() for k in sizes}
-        for width in np.unique(field.width[holed][field.width[holed] >= 3]):
-            questions = holed[field.width[holed] == width]
-            exact = [k for k in sizes if not must_sample(int(width), k)]
-            if exact:
-                table = _tables(values, comparisons, field, questions, int(width))[0]
-                for k, counted in count_subsets(table, exact, faults=()).items():
-                    after[k][questions] = counted.complete
+        after = _let_in(let_in, comparisons, field, holed, before, draws)
         for k in sizes:
             lost[k][reason] = after[k] - before[k]
         before = after
     for k in sizes:
-        sampled = np.array([must_sample(int(width), k) for width in field.width], dtype=bool)
-        rest = possible[k] - before[k]
-        lost[k]["never_asked"] = np.where(sampled, 0, rest)
-        lost[k]["incomplete_estimated"] = np.where(sampled, rest, 0)
+        lost[k]["never_asked"] = possible[k] - before[k]
     return lost
+
+
+def _let_in(
+    valid: NDArray[np.bool_],
+    comparisons: Comparisons,
+    field: _Field,
+    holed: Indices,
+    before: dict[int, Floats],
+    draws: _Draws,
+) -> dict[int, Floats]:
+    """By k (Q,) complete subsets if these pairs were valid; `holed` are the questions that may have more of them than
+    `before`."""
+    values = np.where(valid, 0, UNKNOWN).astype(np.int8)[None]
+    after = {k: counts.copy() for k, counts in before.items()}
+    for width in np.unique(field.width[holed][field.width[holed] >= 3]):
+        questions = holed[field.width[holed] == width]
+        exact = [k for k in before if not must_sample(int(width), k)]
+        table = _tables(values, comparisons, field, questions, int(width))[0]
+        for k, counted in count_subsets(table, exact, faults=()).items() if exact else ():
+            after[k][questions] = counted.complete
+        for k in before.keys() - exact:
+            for lane, question in enumerate(questions):
+                after[k][question] = draws.counted(table[lane : lane + 1], int(question), k, ()).complete[0]
+    return after
 
 
 def _rule_rows(
@@ -288,6 +328,12 @@ def _warnings(
 ) -> list[str]:
     """Which ratios are estimates, and which rest on what a sparse plan happened to close."""
     about = f"judge '{comparisons.judge}', protocol '{comparisons.protocol}'"
+    asked = comparisons.pairs.asked
+    if asked.any() and not asked.all(axis=1).any():
+        return [
+            f"{about}: no pair was asked about in both orders, so there are no verdicts, no conflict_ratio and no "
+            "non_transitivity"
+        ]
     told = []
     for k in sizes:
         big = np.array([must_sample(int(width), k) for width in field.width], dtype=bool)
@@ -297,27 +343,25 @@ def _warnings(
                 f"responses or too many subsets, so their counts are estimated from {SAMPLED_SUBSETS} random subsets "
                 "each"
             )
-        possible = np.array([comb(int(n), k) for n in layout.sizes]) * field.asked * ~big
-        planned = (possible - lost[k]["never_asked"] * ~big).sum()
-        inside = (np.array([comb(int(width), k) for width in field.width]) * ~big).sum()
-        if possible.sum() and planned < SPARSE * max(inside, 1):
-            told.append(_sparse(k, about, int(planned), int(possible.sum())))
-    one_order = comparisons.pairs.asked.any() and not comparisons.pairs.asked.all(axis=1).any()
-    if one_order:
-        told.append(
-            f"{about}: no pair was asked about in both orders, so there are no verdicts and no non_transitivity"
-        )
+        possible = (np.array([comb(int(n), k) for n in layout.sizes]) * field.asked).sum()
+        never = sum(lost[k][reason].sum() for reason in _NOT_PLANNED if reason in lost[k])
+        inside = sum(comb(int(width), k) for width in field.width)
+        if possible and possible - never < SPARSE * max(inside, 1):
+            told.append(_sparse(k, about, round(possible - never), int(possible)))
     return told
+
+
+_NOT_PLANNED: Final = ("never_asked", "missing_order")
 
 
 def _sparse(k: int, about: str, planned: int, possible: int) -> str:
     if not planned:
         return (
             f"non_transitivity at k = {k}, {about}: not computed. The plan closes none of {possible:,} subsets of "
-            f"{k} responses; the designs `full` and `blocks` do"
+            f"{k} responses; the designs `full` and `blocks`, with both orders of every pair, do"
         )
     return (
-        f"non_transitivity at k = {k}, {about}: rests on the {planned:,} of {possible:,} subsets whose pairs a sparse "
-        "plan happens to hold, which need not be like the others; the designs `full` and `blocks` choose theirs at "
-        "random or take all"
+        f"non_transitivity at k = {k}, {about}: rests on the {planned:,} of {possible:,} subsets all of whose pairs a "
+        "sparse plan happens to hold in both orders, which need not be like the others; the designs `full` and "
+        "`blocks`, with both orders of every pair, choose theirs at random or take all"
     )

@@ -17,7 +17,7 @@ from trustjudge_ray.analysis.agreement import (
     probability_rows,
     with_people,
 )
-from trustjudge_ray.analysis.calibration import brier_parts, log_loss, temperature_scaling
+from trustjudge_ray.analysis.calibration import brier_parts, log_loss, reliability_rows, temperature_scaling
 from trustjudge_ray.analysis.raters import KAPPA_WEIGHTS, vote_metrics, weighted_kappa
 from trustjudge_ray.config import AnalysisConfig
 
@@ -33,10 +33,10 @@ def people_metrics(
     better. By comparison protocol: `agreement_pair_brier_{reliability,resolution,uncertainty,within_bins}`
     (`calibration.brier_parts`); `agreement_pair_log_loss`, `agreement_pair_temperature`, and what that does to
     questions it was not fitted on: `agreement_pair_{log_loss,brier,ece}_scaled` (`calibration.temperature_scaling`),
-    null with fewer than two questions or where no temperature is the best. By judge: `alpha_votes`
-    (`raters.vote_metrics`), also without any human score.
+    null with fewer than two questions or where no temperature is the best; `reliability_{right,confidence}_<bin>`
+    (`calibration.RELIABILITY`). By judge: `alpha_votes` (`raters.vote_metrics`), also without any human score.
     """
-    votes = vote_metrics(judgments, settings, jackknifed)
+    votes = vote_metrics(judgments, settings)
     human = responses.select("question_id", "response_id", pl.col("human_score").fill_nan(None).alias("human"))
     human = human.drop_nulls("human").unique(["question_id", "response_id"], keep="first", maintain_order=True)
     if not human.height:
@@ -110,4 +110,5 @@ def _calibration_rows(part: pl.DataFrame, about: dict[str, Any], settings: Analy
         values[f"{metric}_scaled"] = fitted.after[name] if fitted else nothing
     counts = {"cases": used.height, "questions": used["question_id"].n_unique()}
     lost = excluded(part)
-    return [{"metric": f"agreement_pair_{name}", "value": v} | about | counts | lost for name, v in values.items()]
+    rows = [{"metric": f"agreement_pair_{name}", "value": v} | about | counts | lost for name, v in values.items()]
+    return rows + [row | about | lost for row in reliability_rows(p, right, question, settings.confidence)]

@@ -1,13 +1,22 @@
 """Position bias and ties: what the order of showing does to a judge's verdicts."""
 
+from typing import Final
+
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from trustjudge_ray.analysis.comparisons import Comparisons
 from trustjudge_ray.analysis.inference import mean_intervals
 from trustjudge_ray.analysis.layout import Layout, by_reason, ratio_rows
+from trustjudge_ray.analysis.verdicts import mean_probabilities
 
 _A, _B, _TIE = 0, 1, 2
+
+MARGINS: Final = {"close": (0.0, 0.1), "middle": (0.1, 0.5), "clear": (0.5, float("inf"))}
+"""Pairs by how far apart the judge puts their answers, |p_a − p_b| after both orders: from, up to but without."""
+
+_Flags = NDArray[np.bool_]
 
 
 def position_rows(layout: Layout, comparisons: Comparisons, confidence: float) -> list[pl.DataFrame]:
@@ -18,13 +27,24 @@ def position_rows(layout: Layout, comparisons: Comparisons, confidence: float) -
     goes to the response shown first; 0.5 is unbiased where both orders are asked.
     `order_effect`: the mean over pairs of P(shown first) − P(shown second), averaged over both orders, each order's
     label probabilities renormalised; from −1 to 1, 0 is unbiased.
+    `flip_rate_{close,middle,clear}`, `order_effect_{close,middle,clear}`: the same for the pairs of each of MARGINS;
+    the others are excluded as `other_margin`. A judge that looks at the order before the answers flips clear pairs too.
     """
     keys = {"judge": comparisons.judge, "protocol": comparisons.protocol}
-    return [
-        _flip_rate(layout, comparisons, keys, confidence),
+    everything = np.ones(len(comparisons.question), dtype=bool)
+    found = [
+        _flip_rate(layout, comparisons, keys, confidence, everything),
         _first_slot_preference(layout, comparisons, keys, confidence),
-        _order_effect(layout, comparisons, keys, confidence),
+        _order_effect(layout, comparisons, keys, confidence, everything),
     ]
+    p = mean_probabilities(comparisons.pairs)
+    margin = np.abs(p[:, _A] - p[:, _B])
+    for name, (least, below) in MARGINS.items():
+        with np.errstate(invalid="ignore"):
+            inside = (margin >= least) & (margin < below) | np.isnan(margin)
+        found.append(_flip_rate(layout, comparisons, keys, confidence, inside, f"_{name}"))
+        found.append(_order_effect(layout, comparisons, keys, confidence, inside, f"_{name}"))
+    return found
 
 
 def tie_rows(layout: Layout, comparisons: Comparisons, confidence: float) -> list[pl.DataFrame]:
@@ -45,14 +65,22 @@ def tie_rows(layout: Layout, comparisons: Comparisons, confidence: float) -> lis
     return rows
 
 
-def _flip_rate(layout: Layout, comparisons: Comparisons, keys: dict, confidence: float) -> pl.DataFrame:
+def _flip_rate(
+    layout: Layout, comparisons: Comparisons, keys: dict, confidence: float, inside: _Flags, margin: str = ""
+) -> pl.DataFrame:
+    """Of the pairs `inside`, that are called `margin`; a pair without a margin is in all of them, to be excluded."""
     emitted = comparisons.pairs.emitted
     ok = comparisons.pairs.has("ok")
-    counted = ok & (emitted >= 0).all(axis=1)
+    said = (emitted >= 0).all(axis=1)
+    counted = ok & said & inside
+    if margin:
+        counted &= _have_mass(comparisons)
     hits = comparisons.counted(counted, emitted[:, 0] != emitted[:, 1], layout)
     cases = comparisons.counted(counted, None, layout)
-    lost = _lost(layout, comparisons) | _reason(layout, comparisons, "no_emitted_label", ok & ~counted)
-    return ratio_rows(layout, {**keys, "metric": "flip_rate"}, hits, cases, lost, confidence)
+    lost = _lost(layout, comparisons) | _reason(layout, comparisons, "other_margin", ok & ~inside)
+    lost |= _reason(layout, comparisons, "no_emitted_label", ok & inside & ~said)
+    lost |= _reason(layout, comparisons, "no_label_mass", ok & inside & said & ~counted)
+    return ratio_rows(layout, {**keys, "metric": f"flip_rate{margin}"}, hits, cases, lost, confidence)
 
 
 def _first_slot_preference(layout: Layout, comparisons: Comparisons, keys: dict, confidence: float) -> pl.DataFrame:
@@ -69,18 +97,26 @@ def _first_slot_preference(layout: Layout, comparisons: Comparisons, keys: dict,
     return ratio_rows(layout, {**keys, "metric": "first_slot_preference"}, hits, cases, lost, confidence)
 
 
-def _order_effect(layout: Layout, comparisons: Comparisons, keys: dict, confidence: float) -> pl.DataFrame:
+def _order_effect(
+    layout: Layout, comparisons: Comparisons, keys: dict, confidence: float, inside: _Flags, margin: str = ""
+) -> pl.DataFrame:
     p = np.nan_to_num(comparisons.pairs.probabilities)
-    ok = comparisons.pairs.has("ok")
-    counted = ok & (p.sum(axis=2) > 0).all(axis=1)
+    ok, massive = comparisons.pairs.has("ok"), _have_mass(comparisons)
+    counted = ok & massive & inside
     with np.errstate(invalid="ignore"):
         p = p / p.sum(axis=2, keepdims=True)
     effect = ((p[:, 0, _A] - p[:, 0, _B]) + (p[:, 1, _B] - p[:, 1, _A])) / 2
     sums = comparisons.counted(counted, effect, layout)
     cases = comparisons.counted(counted, None, layout)
-    lost = _lost(layout, comparisons) | _reason(layout, comparisons, "no_label_mass", ok & ~counted)
-    named = {**keys, "metric": "order_effect"}
+    lost = _lost(layout, comparisons) | _reason(layout, comparisons, "no_label_mass", ok & ~massive)
+    lost |= _reason(layout, comparisons, "other_margin", ok & massive & ~inside)
+    named = {**keys, "metric": f"order_effect{margin}"}
     return ratio_rows(layout, named, sums, cases, lost, confidence, intervals=mean_intervals)
+
+
+def _have_mass(comparisons: Comparisons) -> _Flags:
+    """Which pairs have label probabilities in both orders."""
+    return np.asarray((np.nansum(comparisons.pairs.probabilities, axis=2) > 0).all(axis=1), dtype=bool)
 
 
 def _lost(layout: Layout, comparisons: Comparisons) -> dict[str, np.ndarray]:

@@ -5,7 +5,6 @@ Rules on comparisons read JUDGMENTS, one soft outcome per order (see `games`); `
 Nothing depends on the order of rows, on which side a model is stored, or on what models are called.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,40 +12,43 @@ import numpy as np
 import polars as pl
 from scipy.special import stdtrit
 
-from trustjudge_ray.analysis import metrics
-from trustjudge_ray.analysis.bradley_terry import fit_davidson
+from trustjudge_ray.analysis import covariates, metrics
+from trustjudge_ray.analysis.bradley_terry import Fit, fit_davidson
+from trustjudge_ray.analysis.canary import canary_notes, canary_of
 from trustjudge_ray.analysis.connectivity import Structure, structure
-from trustjudge_ray.analysis.games import POOLED, Array, Games, games_of, left_out, soft_outcomes
+from trustjudge_ray.analysis.games import POOLED, Array, Games
+from trustjudge_ray.analysis.outcomes import SOFT, Calibration
+from trustjudge_ray.analysis.ranked_games import Contest, Scope, contest, outcomes_of, ranked, scopes, weights
 from trustjudge_ray.analysis.readouts import columns
 from trustjudge_ray.analysis.scoring import scores
-from trustjudge_ray.analysis.standing import RATING_RULES, Standing, means, questions_by_model
-from trustjudge_ray.config import AnalysisConfig
+from trustjudge_ray.analysis.standing import RATING_RULES, Standing, davidson, means, questions_by_model
+from trustjudge_ray.config import AnalysisConfig, ConfigError
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.schema import RATINGS
 
 FEW_QUESTIONS = 10
+_ORDER = ["judge", "protocol", "rule", "category", "component", "rank", "model"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
-    """What one ranking is about; category None is all of them."""
+class Rankings:
+    """RATINGS, sorted by judge, protocol, rule, category, component and rank; METRICS of the fits behind them; and
+    warnings in plain sentences."""
 
-    judge: str
-    protocol: str
-    category: str | None
-
-    def __str__(self) -> str:
-        about = f"judge {self.judge}, protocol {self.protocol}"
-        return about if self.category is None else f"{about}, category {self.category}"
+    ratings: pl.DataFrame
+    metrics: pl.DataFrame
+    warnings: list[str]
 
 
-def ratings(
+def rankings(
     judgments: pl.DataFrame,
     protocols: dict[str, Protocol],
     settings: AnalysisConfig,
     scored: pl.DataFrame | None = None,
-) -> tuple[pl.DataFrame, list[str]]:
-    """Rate models by comparisons (`RATING_RULES`) and by scores (`mean_score`).
+    responses: pl.DataFrame | None = None,
+) -> Rankings:
+    """Rate models by comparisons (`RATING_RULES`, and `davidson_controlled` where `settings.covariates` asks for it)
+    and by scores (`mean_score`).
 
     Ratings are on the Elo scale (`standing`), win rates from 0 to 1, mean scores on the protocol's scale. Models that
     never met, directly or through others, have different `component` numbers and are ranked apart. A model that
@@ -56,57 +58,163 @@ def ratings(
     Intervals are question-clustered, at `settings.confidence`. `rank_low` is 1 + the models significantly better,
     `rank_high` the number of models less those significantly worse, pair by pair without correction; with
     `settings.bootstrap` they are quantiles over resampled questions. Models seen in one question have no interval.
+    `elo` is given over all categories only, without intervals. `settings.category_weights` weigh games and scores of
+    all rules but `elo`, over all categories; the columns of games count each once.
+
+    METRICS, by judge, protocol and category, `cases` are games, intervals question-clustered, null where the games
+    cannot bound it: `order_effect_logit` (log-odds of the first slot between equals, without ties) and
+    `tie_parameter` (ν: P(tie)/P(win) between equals without order effect) of the rule `davidson`; `covariate_NAME`
+    (log-odds for one unit of difference, see `covariates`) of `davidson_controlled`. `outcome_temperature` of
+    `davidson_calibrated`, by judge and protocol, where there are human scores; `cases` are the games that have them.
 
     Args:
         judgments: JUDGMENTS, one row per task_id.
         protocols: those of the score judgments, by name.
         scored: their SCORES, where they are known already.
+        responses: RESPONSES, for human scores and texts.
 
-    Returns:
-        RATINGS sorted by judge, protocol, rule, category, component and rank, and warnings in plain sentences.
+    Raises:
+        ConfigError: `settings.anchor_model` cannot be the anchor of an overall ranking.
     """
-    outcomes, left = soft_outcomes(judgments, settings.on_empty)
-    told = left_out(outcomes, left)
+    games = outcomes_of(judgments, responses, settings)
+    told = games.notes + _about_settings(games.rows, settings)
+    canary = None if responses is None else canary_of(responses)
     rows: list[dict[str, Any]] = []
-    for scope, part in _ranked(outcomes):
-        games = games_of(part)
-        shape = structure(games, settings.confidence)
-        told += [f"{scope}: {text}" for text in _cautions(games, shape, scope.category)]
-        for name, rule in RATING_RULES.items():
-            standing = rule(games, shape, settings)
-            told += [f"{scope}, {name}: {note}" for note in standing.notes]
-            rows += _rows(scope, name, games.models, games.totals(), shape, standing, settings)
+    fitted: list[dict[str, Any]] = [_temperature_row(calibration) for calibration in games.calibrations]
+    for scope, part in scopes(games.rows):
+        played = contest(part, scope, games.covariates, settings)
+        excluded = _counts(games.left, scope)
+        if not ranked(scope, games.rows):
+            soft = played.by_kind[SOFT]
+            fit = fit_davidson(soft, structure(soft, settings.confidence).group)
+            fitted += _fit_rows(fit, scope, soft, excluded, settings)
+            continue
+        found, more, notes = _ranked(played, scope, excluded, settings, canary)
+        rows += found
+        fitted += more
+        told += [f"{scope}{note}" for note in notes]
     asked = scores(judgments, protocols) if scored is None else scored
-    more, warnings = _mean_scores(asked.filter(pl.col("rule") == settings.score_rule), settings)
-    table = pl.DataFrame(rows + more, schema=columns(RATINGS), orient="row")
-    order = ["judge", "protocol", "rule", "category", "component", "rank", "model"]
-    return table.sort(order, nulls_last=[False] * 5 + [True, False]), told + warnings
+    found, notes = _mean_scores(asked.filter(pl.col("rule") == settings.score_rule), settings, canary)
+    table = pl.DataFrame(rows + found, schema=columns(RATINGS), orient="row")
+    table = table.sort(_ORDER, nulls_last=[False] * 5 + [True, False])
+    return Rankings(table, metrics.frame(fitted), told + notes)
 
 
-def fit_metrics(judgments: pl.DataFrame, settings: AnalysisConfig) -> pl.DataFrame:
-    """METRICS of the Davidson fit: `order_effect_logit` (log-odds of the first slot between equals, without ties) and
-    `tie_parameter` (ν: P(tie)/P(win) between equals without order effect), each with a question-clustered interval.
+def ratings(
+    judgments: pl.DataFrame,
+    protocols: dict[str, Protocol],
+    settings: AnalysisConfig,
+    responses: pl.DataFrame | None = None,
+) -> tuple[pl.DataFrame, list[str]]:
+    """The RATINGS and warnings of `rankings`."""
+    found = rankings(judgments, protocols, settings, responses=responses)
+    return found.ratings, found.warnings
 
-    Null where the games cannot bound it. `cases` are games.
-    """
-    outcomes, left = soft_outcomes(judgments, settings.on_empty)
+
+def _about_settings(rows: pl.DataFrame, settings: AnalysisConfig) -> list[str]:
+    """What was asked for that changes what ratings mean."""
+    told = []
+    if settings.ridge > 0:
+        told.append(
+            f"analysis.ridge is {settings.ridge:g}: ratings of davidson and bradley_terry rules are shrunk towards "
+            "equality; their intervals do not contain what that hides"
+        )
+    if settings.category_weights:
+        known = ", ".join(f"{name} {weight:g}" for name, weight in sorted(settings.category_weights.items()))
+        told.append(f"rankings over all categories weigh games by category ({known}, others 1); elo does not")
+        named = set(rows["category"].fill_null(metrics.UNCATEGORISED))
+        for name in sorted(set(settings.category_weights) - named):
+            told.append(f"analysis.category_weights: no comparison is of the category '{name}'")
+    if settings.anchor_model is not None and not rows.height:
+        told.append(f"analysis.anchor_model: '{settings.anchor_model}' has no comparisons, so no rating is anchored")
+    return told
+
+
+def _ranked(
+    played: Contest, scope: Scope, excluded: dict[str, Any], settings: AnalysisConfig, canary: str | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """RATINGS, METRICS and notes of one ranking by every rule."""
     rows: list[dict[str, Any]] = []
-    for scope, part in _scopes(outcomes):
-        games = games_of(part)
-        fit = fit_davidson(games, structure(games, settings.confidence).group)
-        half = float(stdtrit(fit.questions - 1, (1 + settings.confidence) / 2)) if fit.questions > 1 else np.nan
-        steps = np.array([0.0, -half, half])
-        order, ties = fit.order_effect + steps * fit.order_effect_se, fit.log_nu + steps * fit.log_nu_se
-        order[0], ties[0] = fit.order_effect, fit.log_nu if np.isfinite(fit.log_nu) else np.nan
-        excluded = _counts(left, scope)
-        for metric, (value, low, high) in (("order_effect_logit", order), ("tie_parameter", np.exp(ties))):
-            about = {"judge": scope.judge, "protocol": scope.protocol, "category": scope.category}
-            counts = {"cases": round(float(games.outcome.sum())), "questions": games.questions}
-            rows.append({"metric": metric, "value": value, "low": low, "high": high} | about | counts | excluded)
-    return metrics.frame(rows)
+    shapes = {kind: structure(games, settings.confidence) for kind, games in played.by_kind.items()}
+    soft, models = played.by_kind[SOFT], played.by_kind[SOFT].models
+    notes = [f": {text}" for text in _cautions(soft, shapes[SOFT], scope.category, settings)]
+    notes += _anchor_notes(scope, soft, shapes[SOFT], settings)
+    fitted: list[dict[str, Any]] = []
+    for name, (kind, rule) in RATING_RULES.items():
+        if kind not in played.by_kind or (name == "elo" and scope.category is not None):
+            continue
+        standing = rule(played.by_kind[kind], shapes[kind], settings)
+        if scope.category is None or name == "davidson" or (standing.fit and not standing.fit.converged):
+            known = [*_unlike(models, shapes[kind], shapes[SOFT]), *standing.notes]
+            notes += [f", {name}: {note}" for note in known if f", davidson: {note}" not in notes]
+        rows += _rows(scope, name, models, played.totals, shapes[kind], standing, settings)
+        if name == "davidson" and scope.category is None:
+            found_out = canary_notes(models, shapes[kind].component, standing, canary)
+            notes += [f", {name}: {note}" for note in found_out]
+        if name == "davidson" and standing.fit is not None:
+            fitted += _fit_rows(standing.fit, scope, soft, excluded, settings)
+    if scope.category is None:
+        notes += [f", davidson_controlled: {note}" for note in played.notes]
+    if played.controlled is not None:
+        found, more, told = _controlled(played, played.controlled, scope, excluded, settings)
+        rows, fitted = rows + found, fitted + more
+        notes += [f", davidson_controlled: {note}" for note in told]
+    return rows, fitted, notes
 
 
-def _counts(left: pl.DataFrame, scope: _Scope) -> dict[str, Any]:
+def _controlled(
+    played: Contest, games: Games, scope: Scope, excluded: dict[str, Any], settings: AnalysisConfig
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """Davidson's model with covariates: none of it where there is no best fit."""
+    shape = structure(games, settings.confidence)
+    standing = davidson(games, shape, settings)
+    fit = standing.fit
+    if fit is None or covariates.unbounded(fit):
+        return [], [], ["the games do not bound the covariates' coefficients; no ratings are given"]
+    rows = _rows(scope, "davidson_controlled", games.models, played.controlled_totals, shape, standing, settings)
+    half = _half(fit, settings)
+    fitted = [
+        {"metric": f"covariate_{name}", "value": b, "low": b - half * se, "high": b + half * se}
+        | _about(scope, games)
+        | excluded
+        for name, b, se in zip(played.covariates, fit.coefficients, fit.coefficients_se, strict=True)
+    ]
+    return rows, fitted, list(standing.notes)
+
+
+def _fit_rows(
+    fit: Fit, scope: Scope, games: Games, excluded: dict[str, Any], settings: AnalysisConfig
+) -> list[dict[str, Any]]:
+    """The order effect and the tie parameter."""
+    half = _half(fit, settings)
+    steps = np.array([0.0, -half, half])
+    order, ties = fit.order_effect + steps * fit.order_effect_se, fit.log_nu + steps * fit.log_nu_se
+    order[0], ties[0] = fit.order_effect, fit.log_nu if np.isfinite(fit.log_nu) else np.nan
+    return [
+        {"metric": metric, "value": value, "low": low, "high": high} | _about(scope, games) | excluded
+        for metric, (value, low, high) in (("order_effect_logit", order), ("tie_parameter", np.exp(ties)))
+    ]
+
+
+def _half(fit: Fit, settings: AnalysisConfig) -> float:
+    """Half an interval in standard errors."""
+    return float(stdtrit(fit.questions - 1, (1 + settings.confidence) / 2)) if fit.questions > 1 else np.nan
+
+
+def _about(scope: Scope, games: Games) -> dict[str, Any]:
+    counts = {"cases": round(float(games.outcome.sum())), "questions": games.questions}
+    return {"judge": scope.judge, "protocol": scope.protocol, "category": scope.category} | counts
+
+
+def _temperature_row(calibration: Calibration) -> dict[str, Any]:
+    row: dict[str, Any] = {"metric": "outcome_temperature", "judge": calibration.judge}
+    scaling = calibration.scaling
+    counts = {} if scaling is None else {"cases": scaling.cases, "questions": scaling.questions}
+    value = None if scaling is None else scaling.temperature
+    return row | {"protocol": calibration.protocol, "value": value, "cases": 0} | counts
+
+
+def _counts(left: pl.DataFrame, scope: Scope) -> dict[str, Any]:
     mine = pl.col("protocol") == scope.protocol
     if scope.judge != POOLED:
         mine &= pl.col("judge") == scope.judge
@@ -116,28 +224,41 @@ def _counts(left: pl.DataFrame, scope: _Scope) -> dict[str, Any]:
     return metrics.reasons(dict(zip(found["reason"], found["n"], strict=True)))
 
 
-def _scopes(rows: pl.DataFrame) -> Iterator[tuple[_Scope, pl.DataFrame]]:
-    """Every judge (and all of them, where there are several) × protocol × category (None, then each)."""
-    for (protocol,), part in _parts(rows, ["protocol"]):
-        by_judge = [(judge, mine) for (judge,), mine in _parts(part, ["judge"])]
-        for judge, mine in [*by_judge, (POOLED, part)] if len(by_judge) > 1 else by_judge:
-            yield _Scope(judge, protocol, None), mine
-            named = mine.with_columns(pl.col("category").fill_null(metrics.UNCATEGORISED))
-            for (category,), some in _parts(named, ["category"]):
-                yield _Scope(judge, protocol, category), some
+def _anchor_notes(scope: Scope, games: Games, shape: Structure, settings: AnalysisConfig) -> list[str]:
+    """Why a ranking by category has no ratings on the anchor's scale.
+
+    Raises:
+        ConfigError: the same of a ranking over all categories.
+    """
+    anchor = settings.anchor_model
+    if anchor is None:
+        return []
+    why = None
+    if anchor not in games.models:
+        why = f"is not among its models {_listed(games.models)}"
+    elif not shape.bounded[games.models.index(anchor)] and settings.ridge <= 0:
+        why = "has no finite rating itself (unbounded)"
+    else:
+        apart = np.array(games.models)[shape.component != shape.component[games.models.index(anchor)]]
+        if len(apart):
+            why = f"never met {_listed(apart)}, directly or through others"
+    if why is None:
+        return []
+    if scope.category is None:
+        raise ConfigError(
+            f"analysis.anchor_model: got '{anchor}', which {why} ({scope}); the anchor is a model of every ranking "
+            "that all others met, directly or through others, and that has won and lost"
+        )
+    return [f": no rating on the scale of the anchor '{anchor}' for those that it cannot be compared with: it {why}"]
 
 
-def _ranked(rows: pl.DataFrame) -> list[tuple[_Scope, pl.DataFrame]]:
-    """The scopes that are worth a ranking: `(none)` only beside categories that have a name."""
-    named = rows["category"].is_not_null().any()
-    return [part for part in _scopes(rows) if named or part[0].category != metrics.UNCATEGORISED]
+def _unlike(models: tuple[str, ...], shape: Structure, soft: Structure) -> list[str]:
+    """Models with a finite rating by soft outcomes, and by these none."""
+    lost = soft.bounded & ~shape.bounded
+    return [f"no finite rating for {_listed(np.array(models)[lost])} (unbounded)"] if lost.any() else []
 
 
-def _parts(rows: pl.DataFrame, by: list[str]) -> list[tuple[tuple[Any, ...], pl.DataFrame]]:
-    return sorted(rows.partition_by(by, as_dict=True).items(), key=lambda part: part[0])
-
-
-def _cautions(games: Games, shape: Structure, category: str | None) -> list[str]:
+def _cautions(games: Games, shape: Structure, category: str | None, settings: AnalysisConfig) -> list[str]:
     """What a reader must know before believing the ranking."""
     names, told = np.array(games.models), []
     if shape.component.max() > 1:
@@ -145,8 +266,9 @@ def _cautions(games: Games, shape: Structure, category: str | None) -> list[str]
         listed = "; ".join(f"component {c}: {_listed(group)}" for c, group in enumerate(groups, 1))
         told.append(f"{len(groups)} groups of models never met and are ranked apart ({listed})")
     if not shape.bounded.all():
+        given = "their ratings are the ridge's, without intervals" if settings.ridge > 0 else "no finite rating"
         told.append(
-            f"no finite rating for {_listed(names[~shape.bounded])}: all points between them and the others went one "
+            f"{given} for {_listed(names[~shape.bounded])}: all points between them and the others went one "
             "way (unbounded); ranks are given where the order is determined"
         )
     return told + _few(games.questions, questions_by_model(games), names, category)
@@ -169,18 +291,26 @@ def _listed(names: Any, most: int = 10) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _mean_scores(asked: pl.DataFrame, settings: AnalysisConfig) -> tuple[list[dict[str, Any]], list[str]]:
+def _mean_scores(
+    asked: pl.DataFrame, settings: AnalysisConfig, canary: str | None
+) -> tuple[list[dict[str, Any]], list[str]]:
     """`mean_score` rows: models by their mean score, with scores of one question compared as pairs; no games."""
     rows: list[dict[str, Any]] = []
     told = _unscored(asked)
-    for scope, part in _ranked(asked.filter(pl.col("score").is_not_null())):
+    read = asked.filter(pl.col("score").is_not_null())
+    for scope, part in scopes(read):
+        if not ranked(scope, read):
+            continue
         models = sorted(part["model"].unique())
         question = part["question_id"].rank("dense").to_numpy().astype(np.int64) - 1
         model = np.searchsorted(np.array(models, dtype=object), part["model"].to_numpy()).astype(np.int64)
-        ones, together = np.ones(len(part)), np.ones(len(models), dtype=np.int64)
-        standing = means(question, model, part["score"].to_numpy(), ones, together, settings)
+        together = np.ones(len(models), dtype=np.int64)
+        weight = weights(part, settings, pl.lit(1.0)).to_numpy() if scope.category is None else np.ones(len(part))
+        standing = means(question, model, weight * part["score"].to_numpy(), weight, together, settings)
         seen = part.group_by("model").agg(n=pl.col("question_id").n_unique()).sort("model")["n"].to_numpy()
         few = _few(int(question.max()) + 1, seen, np.array(models), scope.category)
+        if scope.category is None:
+            few += canary_notes(models, together, standing, canary)
         told += [f"{scope}, mean_score: {text}" for text in few]
         shape = Structure(together, together, standing.bounded, standing.above, standing.surely_above)
         counts = np.zeros((len(models), 3))
@@ -206,7 +336,7 @@ def _unscored(asked: pl.DataFrame) -> list[str]:
 
 
 def _rows(
-    scope: _Scope,
+    scope: Scope,
     rule: str,
     models: tuple[str, ...],
     totals: Array,

@@ -8,7 +8,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trustjudge_ray.analysis import metrics
+from trustjudge_ray.analysis.agreement import jackknifed, parts
 from trustjudge_ray.analysis.games import Array, Index, binned
+from trustjudge_ray.config import AnalysisConfig
 
 Weights = Callable[[Array], Array]
 
@@ -99,36 +101,54 @@ def rating_counts(unit: pl.Series, value: pl.Series) -> tuple[Array, Array, NDAr
     return flat.reshape(len(units), len(values)), values.astype(np.float64), units
 
 
-def vote_metrics(judgments: pl.DataFrame, settings: Any, jackknifed: Any) -> pl.DataFrame:
+def vote_metrics(judgments: pl.DataFrame, settings: AnalysisConfig) -> pl.DataFrame:
     """METRICS `alpha_votes`: ordinal α among the votes of one judge about the same pair (b better, tie, a better), or
     the same answer's score.
 
     Votes are the `sample`s of a judgment: several people's, of imported battles, or several rationales'. Who cast
-    which is not known, nor needed. A row for each judge and protocol with more than one sample. `cases` are votes about
-    pairs or answers with two or more; `excluded_by`: `single` votes, and the status of what was not read.
+    which is not known, nor needed. A row for each judge, protocol and category. `cases` are votes about pairs or
+    answers with two or more; `excluded_by`: `single` votes, and the status of what was not read.
     """
-    asked = judgments.filter(pl.col("repeat") == 0, pl.col("kind").is_in(["score", "compare"]))
-    rows = []
-    for (judge, protocol), part in sorted(asked.partition_by(["judge", "protocol"], as_dict=True).items()):
-        if part["sample"].max() == 0:
-            continue
-        about = {"metric": "alpha_votes", "judge": judge, "protocol": protocol}
-        rows.append(about | _alpha_of(part, settings, jackknifed))
+    asked = judgments.select("repeat", "kind", "sample", "status", "emitted", *_ABOUT)
+    asked = asked.filter(pl.col("repeat") == 0, pl.col("kind").is_in(["score", "compare"]))
+    rows: list[dict[str, Any]] = []
+    for _, mine in sorted(asked.partition_by(["judge", "protocol"], as_dict=True).items()):
+        if mine["sample"].max() == 0:
+            alone = mine.group_by("judge", "protocol", "category", "status", "emitted").agg(n=pl.len())
+            rows += [_alone(about, part) for about, part in parts(alone, ["judge", "protocol"])]
+        else:
+            rows += [_alpha_of(about, part, settings) for about, part in parts(mine, ["judge", "protocol"])]
     return metrics.frame(rows)
 
 
+_ABOUT: Final = ("judge", "protocol", "category", "question_id", "response_a", "response_b")
 _ORDERED: Final = {"a": 1.0, "tie": 0.0, "b": -1.0}
 
 
-def _alpha_of(part: pl.DataFrame, settings: Any, jackknifed: Any) -> dict[str, Any]:
-    unit = ["question_id", "response_a", "response_b"]
+def _vote() -> pl.Expr:
+    """The emitted label as a number; null where nothing usable was emitted."""
     number = pl.col("emitted").replace_strict(_ORDERED, default=None, return_dtype=pl.Float64)
-    value = pl.coalesce(number, pl.col("emitted").cast(pl.Float64, strict=False))
-    votes = part.with_columns(vote=pl.when(pl.col("status") == "ok").then(value))
+    return pl.when(pl.col("status") == "ok").then(pl.coalesce(number, pl.col("emitted").cast(pl.Float64, strict=False)))
+
+
+def _alone(about: dict[str, Any], part: pl.DataFrame) -> dict[str, Any]:
+    """The row of a protocol that was asked once each, from numbers `n` of judgments by status and label."""
+    reason = pl.when(_vote().is_not_null()).then(pl.lit("single")).otherwise(_UNREAD)
+    counts = part.group_by(reason.alias("reason")).agg(pl.col("n").sum())
+    nothing = {"value": float("nan"), "cases": 0, "questions": 0}
+    return {"metric": "alpha_votes"} | about | nothing | metrics.reasons(dict(counts.iter_rows()))
+
+
+_UNREAD: Final = pl.col("status").replace("ok", "no_emitted_label")
+
+
+def _alpha_of(about: dict[str, Any], part: pl.DataFrame, settings: AnalysisConfig) -> dict[str, Any]:
+    unit = ["question_id", "response_a", "response_b"]
+    votes = part.with_columns(vote=_vote())
     unread = votes.filter(pl.col("vote").is_null())
     votes = votes.filter(pl.col("vote").is_not_null()).with_columns(n=pl.len().over(unit))
     several = votes.filter(pl.col("n") > 1).with_columns(unit=pl.struct(unit).rank("dense").cast(pl.Int64))
-    reasons = dict(unread["status"].replace("ok", "no_emitted_label").value_counts().iter_rows())
+    reasons = dict(unread.group_by(_UNREAD).agg(n=pl.len()).iter_rows())
     lost = metrics.reasons(reasons | {"single": votes.height - several.height})
 
     def alpha(keep: NDArray[np.bool_]) -> float:
@@ -136,4 +156,5 @@ def _alpha_of(part: pl.DataFrame, settings: Any, jackknifed: Any) -> dict[str, A
         counts, values, _ = rating_counts(kept["unit"], kept["vote"])
         return krippendorff_alpha(counts, values, "ordinal")
 
-    return jackknifed(several["question_id"], alpha, settings, fisher=False) | lost
+    value = jackknifed(several["question_id"], alpha, settings, fisher=False)
+    return {"metric": "alpha_votes"} | about | value | lost

@@ -1,21 +1,25 @@
 """Where models stand: ratings by named rules, with intervals and who is above whom.
 
 Ratings of worth models are on the Elo scale, 1000 + 400/ln 10 · θ with the mean θ of a group of models at 1000: 400
-points are odds of 10 to 1. Every interval takes questions as the units that were sampled.
+points are odds of 10 to 1. With `analysis.anchor_model` that model is at 1000. Every interval takes questions as the
+units that were sampled.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from trustjudge_ray.analysis.bradley_terry import Fit, fit_bradley_terry, fit_davidson, outer_sum, resampled_theta
+from trustjudge_ray.analysis.bradley_terry import Fit, fit_bradley_terry, fit_davidson, resampled_theta
+from trustjudge_ray.analysis.clusters import outer_sum
 from trustjudge_ray.analysis.connectivity import Structure
+from trustjudge_ray.analysis.elo import elo_ratings
 from trustjudge_ray.analysis.games import Array, Games, Index, binned
 from trustjudge_ray.analysis.inference import RatioIntervals, mean_intervals, soft_ratio_intervals
+from trustjudge_ray.analysis.outcomes import CALIBRATED, HARD, SOFT
 from trustjudge_ray.config import AnalysisConfig
 
 ELO: Final = 400 / np.log(10)
@@ -37,6 +41,7 @@ class Standing:
         ranked: whether an interval of ranks can be given.
         ranks: (rounds, models) of a bootstrap, whose quantiles replace the pairwise tests; or None.
         notes: what to know about this ranking, in plain words.
+        fit: the model behind it, if there is one.
     """
 
     rating: Array
@@ -48,16 +53,34 @@ class Standing:
     ranked: Flags
     ranks: Array | None = None
     notes: tuple[str, ...] = ()
+    fit: Fit | None = None
 
 
 def davidson(games: Games, structure: Structure, settings: AnalysisConfig) -> Standing:
-    """Davidson's model with ties and an order effect, on soft outcomes."""
-    return _worths(fit_davidson(games, structure.group), games, structure, settings)
+    """Davidson's model with ties and an order effect."""
+    fit = fit_davidson(games, _fitted_together(structure, settings), settings.ridge)
+    return _worths(fit, games, structure, settings)
 
 
 def bradley_terry(games: Games, structure: Structure, settings: AnalysisConfig) -> Standing:
     """Bradley and Terry's model, ties as half wins, no order effect: what Elo ratings settle at."""
-    return _worths(fit_bradley_terry(games, structure.group), games, structure, settings)
+    fit = fit_bradley_terry(games, _fitted_together(structure, settings), settings.ridge)
+    return _worths(fit, games, structure, settings)
+
+
+def elo(games: Games, structure: Structure, settings: AnalysisConfig) -> Standing:
+    """Elo ratings over random orders of the questions (`elo`), without intervals."""
+    rating = elo_ratings(games, settings.seed)
+    same, nobody = structure.group[:, None] == structure.group[None, :], np.full(len(rating), False)
+    above = np.where(same, rating[:, None] > rating[None, :] + 1e-9, structure.above)
+    shown = np.where(structure.bounded, rating, np.nan)
+    unsure = np.full(len(rating), np.nan)
+    found = Standing(shown, unsure, unsure, above, np.full(above.shape, False), structure.bounded, nobody)
+    placed = _anchored_to(games, structure.group, structure, settings)
+    if placed is None:
+        return found
+    anchor, there = placed
+    return replace(found, rating=np.where(there, CENTRE + (rating - rating[anchor]), np.nan))
 
 
 def win_rate(games: Games, structure: Structure, settings: AnalysisConfig) -> Standing:
@@ -71,7 +94,15 @@ def win_rate(games: Games, structure: Structure, settings: AnalysisConfig) -> St
 
 
 Rule = Callable[[Games, Structure, AnalysisConfig], Standing]
-RATING_RULES: Final[dict[str, Rule]] = {"davidson": davidson, "bradley_terry": bradley_terry, "win_rate": win_rate}
+RATING_RULES: Final[dict[str, tuple[str, Rule]]] = {
+    "davidson": (SOFT, davidson),
+    "davidson_hard": (HARD, davidson),
+    "davidson_calibrated": (CALIBRATED, davidson),
+    "bradley_terry": (SOFT, bradley_terry),
+    "win_rate": (SOFT, win_rate),
+    "elo": (SOFT, elo),
+}
+"""By name: on which kind of outcomes (`outcomes`), and how."""
 
 
 def means(
@@ -106,35 +137,65 @@ def means(
     return Standing(value, low, high, above, sure, np.full(models, True), questions > 1)
 
 
+def _fitted_together(structure: Structure, settings: AnalysisConfig) -> Index:
+    """Which models' ratings are bounded in a fit: with a ridge those of all that met, directly or through others."""
+    return structure.component if settings.ridge > 0 else structure.group
+
+
 def _worths(fit: Fit, games: Games, structure: Structure, settings: AnalysisConfig) -> Standing:
-    """Ratings of a fitted model; between groups the order is that of the groups."""
-    group, bounded = structure.group, structure.bounded
-    questions = questions_by_model(games)
-    half = _quantile(questions, settings.confidence) * np.sqrt(np.diag(fit.cov)) * ELO
-    rating = np.where(bounded, CENTRE + ELO * fit.theta, np.nan)
+    """Ratings of a fitted model; between groups the order is that of the groups.
+
+    With a ridge models of other groups have a rating, which is the prior's, and no interval.
+    """
+    group, questions = structure.group, questions_by_model(games)
     same = group[:, None] == group[None, :]
+    rated = structure.bounded | (settings.ridge > 0)
     above = np.where(same, fit.theta[:, None] > fit.theta[None, :] + 1e-9, structure.above)
-    sure = _significant(fit.theta, fit.cov, questions, settings.confidence)
+    sure = np.where(
+        same, above & _significant(fit.theta, fit.cov, questions, settings.confidence), structure.surely_above
+    )
+    theta, variance, freedom = fit.theta, np.diag(fit.cov), questions
+    placed = _anchored_to(games, _fitted_together(structure, settings), structure, settings)
+    if placed is not None:
+        anchor, there = placed
+        rated = rated & there
+        theta = theta - theta[anchor]
+        variance = variance + variance[anchor] - 2 * fit.cov[:, anchor]
+        freedom = np.minimum(questions, questions[anchor])
+    half = _quantile(freedom, settings.confidence) * np.sqrt(np.maximum(variance, 0)) * ELO
+    half[~structure.bounded] = np.nan
+    rating = np.where(rated, CENTRE + ELO * theta, np.nan)
     notes = list(fit.notes)
     if not fit.converged:
         notes.append(f"the fit did not converge in {fit.iterations} steps: do not use these ratings")
-    ranks = None
-    if settings.bootstrap > 0 and games.questions > 1:
-        rng = np.random.default_rng(settings.seed)
-        drawn = resampled_theta(games, group, fit, settings.bootstrap, rng)
-        better = np.where(same, drawn[:, :, None] > drawn[:, None, :] + 1e-9, structure.above)
-        ranks = 1 + better.sum(axis=1)
-    return Standing(
-        rating,
-        rating - half,
-        rating + half,
-        above,
-        np.where(same, sure & above, structure.surely_above),
-        bounded,
-        questions > 1,
-        ranks,
-        tuple(notes),
-    )
+    ranks = _ranks(fit, games, structure, settings) if settings.bootstrap > 0 and games.questions > 1 else None
+    limits = rating - half, rating + half
+    return Standing(rating, *limits, above, sure, structure.bounded, questions > 1, ranks, tuple(notes), fit)
+
+
+def _ranks(fit: Fit, games: Games, structure: Structure, settings: AnalysisConfig) -> Array:
+    """(rounds, models) ranks over resampled questions."""
+    rng, group = np.random.default_rng(settings.seed), structure.group
+    together = _fitted_together(structure, settings)
+    drawn = resampled_theta(games, together, fit, settings.bootstrap, rng, settings.ridge)
+    same = group[:, None] == group[None, :]
+    better = np.where(same, drawn[:, :, None] > drawn[:, None, :] + 1e-9, structure.above)
+    return np.asarray(1 + better.sum(axis=1))
+
+
+def _anchored_to(
+    games: Games, together: Index, structure: Structure, settings: AnalysisConfig
+) -> tuple[int, Flags] | None:
+    """The anchor's place and which models have a rating against it; None where no anchor is asked for.
+
+    Nobody has one where the anchor is not among the models or has no finite rating itself.
+    """
+    if settings.anchor_model is None:
+        return None
+    if settings.anchor_model not in games.models:
+        return 0, np.full(len(together), False)
+    anchor = games.models.index(settings.anchor_model)
+    return anchor, (together == together[anchor]) & bool(structure.bounded[anchor] or settings.ridge > 0)
 
 
 def questions_by_model(games: Games) -> Index:
@@ -157,9 +218,10 @@ def _significant(value: Array, cov: Array, questions: Index, confidence: float) 
 
     A difference without any variance needs as many questions as a sign test does.
     """
-    variance = np.diag(cov)[:, None] + np.diag(cov)[None, :] - 2 * cov
+    apart = np.diag(cov)[:, None] + np.diag(cov)[None, :]
+    variance = apart - 2 * cov
     fewer = np.minimum(questions[:, None], questions[None, :])
     with np.errstate(invalid="ignore"):
         margin = _quantile(fewer, confidence) * np.sqrt(np.maximum(variance, 0))
-        enough = (variance > 1e-18) | (fewer >= np.log2(2 / (1 - confidence)))
+        enough = (variance > 1e-14 + 1e-10 * apart) | (fewer >= np.log2(2 / (1 - confidence)))
         return np.asarray(enough & (value[:, None] - value[None, :] > margin + 1e-9))

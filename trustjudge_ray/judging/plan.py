@@ -22,7 +22,8 @@ time."""
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
 _FAULTS = ("empty_response", "error_marker")
-_ORDERS = {order: joined(order) for order in ("AB", "BA", "")}
+_BOTH = ("AB", "BA")
+_JOINED_ORDERS = {order: joined(order) for order in (*_BOTH, "")}
 
 Ask = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, str | None]
 """Question, response a, response b and order."""
@@ -48,10 +49,10 @@ def spec(judge: str, identity: dict[str, Any], protocol: Protocol, temperature: 
 def plan(responses: pa.Table, specs: list[Spec], settings: PlanConfig, error_markers: list[str]) -> pa.Table:
     """TASKS for the responses (RESPONSES rows; all rows of a question must be among them).
 
-    Comparisons pair the responses of one question as `settings.design` says; `response_a` has the smaller
-    id. A task whose outcome needs no judge carries its status: `empty_response` and `error_marker` (with
-    `a`, `b` or `a,b` as detail, the answers concerned), `identical` (two equal texts), `missing_reference` (a
-    protocol that shows a reference, and a row without one). Any other task has a row for
+    Comparisons pair the responses of one question as `settings.design` says, in the orders of `settings.orders`;
+    `response_a` has the smaller id. A task whose outcome needs no judge carries its status: `empty_response` and
+    `error_marker` (with `a`, `b` or `a,b` as detail, the answers concerned), `identical` (two equal texts),
+    `missing_reference` (a protocol that shows a reference, and a row without one). Any other task has a row for
     each of its protocol's samples, and for each of `settings.repeat` repetitions if it is drawn to be judged again.
 
     Who else is in the corpus changes no task: with another model or question there are further tasks, and those that
@@ -190,16 +191,30 @@ def _comparisons(question: dict[str, Any], settings: PlanConfig) -> Iterator[Ask
     games = []
     for first, second in DESIGNS[settings.design](question["responses"], settings, rng):
         a, b = sorted((first, second), key=lambda row: place[id(row)])
-        orders = ("AB", "BA") if settings.orders == "both" else (_drawn_order(question, a, b, settings),)
-        games += [(a, b, order) for order in orders]
+        ids = (question["question_id"], a["response_id"], b["response_id"])
+        games += [(a, b, order) for order in ORDERS[settings.orders](ids, settings)]
     games.sort(key=lambda g: (place[id(g[0] if g[2] == "AB" else g[1])], place[id(g[1] if g[2] == "AB" else g[0])]))
     return ((question, a, b, order) for a, b, order in games)
 
 
-def _drawn_order(question: dict[str, Any], a: dict[str, Any], b: dict[str, Any], settings: PlanConfig) -> str:
-    """The one order of a pair: drawn for the pair alone, so that it stays when other answers come."""
-    ids = (question["question_id"], a["response_id"], b["response_id"])
-    return ("AB", "BA")[seed_of("order", str(settings.seed), *ids) & 1]
+def _one_order(ids: tuple[str, ...], settings: PlanConfig) -> Sequence[str]:
+    """Drawn for the pair alone, so that it stays when other answers come."""
+    return (_BOTH[seed_of("order", str(settings.seed), *ids) & 1],)
+
+
+def _share_in_both(ids: tuple[str, ...], settings: PlanConfig) -> Sequence[str]:
+    """Both orders if the pair is drawn, alone like its one order, which the others keep: a larger share adds tasks and
+    takes none away."""
+    drawn = seed_of("both orders", str(settings.seed), *ids) < settings.both_share * 2**63
+    return _BOTH if drawn else _one_order(ids, settings)
+
+
+ORDERS: dict[str, Callable[[tuple[str, ...], PlanConfig], Sequence[str]]] = {
+    "both": lambda ids, settings: _BOTH,
+    "one": _one_order,
+    "share": _share_in_both,
+}
+"""In which orders a pair is shown, from the ids of its question and of both responses."""
 
 
 class _Rows:
@@ -221,7 +236,7 @@ class _Rows:
     def row(self, ask: Ask, sample: int, repeat: int, status: str | None, detail: str | None) -> tuple:
         question, a, b, order = ask
         pieces = [self._begins, question["joined"], a["joined"]]
-        pieces += [b["joined"], _ORDERS[order or ""]] if b else []
+        pieces += [b["joined"], _JOINED_ORDERS[order or ""]] if b else []
         task_id = hash_of(b"".join(pieces) + b"%d:%d%d:%d" % (len(str(sample)), sample, len(str(repeat)), repeat))
         ids = (a["response_id"], a["model"], *((b["response_id"], b["model"]) if b else (None, None)))
         names = (task_id, *self._names, question["question_id"], question["category"])

@@ -95,7 +95,7 @@ def _plan_bucket(
     questions: set[str] | None,
     again: frozenset[str],
 ) -> Ledger:
-    responses = ingest.settle_bucket(bucket, folder, questions)
+    responses = ingest.settle_bucket(bucket, folder, questions, config.plan.canary)
     tasks = plan.plan(responses, specs, config.plan, list(config.corpus.error_markers))
     done = folder.judged(bucket, {spec.hash for spec in specs}, again)
     missing = pa.array([task_id not in done for task_id in tasks["task_id"].to_pylist()], pa.bool_())

@@ -1,12 +1,24 @@
 """The report as one HTML file that loads nothing: tables, charts, and what was run. Everything is escaped."""
 
 import json
+from collections.abc import Mapping
 from importlib import resources
 
 import jinja2
 from markupsafe import Markup
 
-from trustjudge_ray.report import charts, tables
+from trustjudge_ray.report import (
+    agreement,
+    bias,
+    cells,
+    charts,
+    consistency,
+    granularity,
+    judges,
+    people,
+    ratings,
+    tables,
+)
 
 
 def figures(inputs: tables.Inputs) -> dict[str, str]:
@@ -14,20 +26,28 @@ def figures(inputs: tables.Inputs) -> dict[str, str]:
     return charts.figures(inputs)
 
 
-def page(inputs: tables.Inputs) -> str:
-    """The report as HTML. Text from a corpus or a judge is escaped; figures are inline SVG."""
+def page(inputs: tables.Inputs, drawn: Mapping[str, str] | None = None) -> str:
+    """The report as HTML. Text from a corpus or a judge is escaped; figures are inline SVG.
+
+    Args:
+        drawn: the figures, where they are drawn already.
+    """
     source = (resources.files("trustjudge_ray.report") / "page.html.j2").read_text("utf-8")
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(source)
-    drawn = figures(inputs)
+    drawn = figures(inputs) if drawn is None else drawn
     return template.render(
         title=inputs.title,
         findings=tables.findings(inputs),
         leaderboards=tables.leaderboards(inputs),
-        consistency=tables.consistency(inputs),
-        metrics=tables.plain_metrics(inputs),
+        ratings=[*ratings.by_rule(inputs), *ratings.coefficients(inputs)],
+        side_by_side=judges.side_by_side(inputs),
+        consistency=[*tables.consistency(inputs), *consistency.curves(inputs)],
+        scores=[granularity.granularity(inputs), granularity.entropies(inputs)],
+        metrics=[*bias.cards(inputs), *tables.plain_metrics(inputs)],
+        agreement=[*agreement.agreement(inputs), *_labels(inputs)],
         failures=tables.failures(inputs),
         figures={name: Markup(svg) for name, svg in drawn.items()},
-        captions=_CAPTIONS,
+        captions={name: text.format(confidence=cells.confidence(inputs.settings)) for name, text in _CAPTIONS.items()},
         protocols=inputs.protocols,
         manifest=json.dumps(inputs.manifest, indent=1, ensure_ascii=False),
         judges=_judges(inputs),
@@ -37,9 +57,12 @@ def page(inputs: tables.Inputs) -> str:
 
 
 _CAPTIONS = {
-    "ratings": "Ratings with 95 % intervals, clustered by question.",
+    "ratings": "Ratings with {confidence} intervals, clustered by question.",
     "score_distributions": "Mean label distribution of each model's answers.",
     "non_transitivity": "Non-transitivity by verdict rule and subset size, at the smallest tolerance.",
+    "tolerances": "Ratios over the tolerances with {confidence} intervals; dashed: by chance with the same ties.",
+    "reliability": "How often the likeliest outcome of a pair was people's, with {confidence} intervals, over how "
+    "likely the judge said it was. On the dashed line a judge is right as often as it says; below it, it is too sure.",
 }
 
 _METHODS = {
@@ -53,6 +76,10 @@ _METHODS = {
     "ppl": "the reference program's choice of the order with the lower perplexity",
     "ppl_tiebreak": "agreeing orders stand; otherwise the lower perplexity decides",
 }
+
+
+def _labels(inputs: tables.Inputs) -> list[tables.Table]:
+    return people.people_tables(inputs.people, inputs.settings.verdict_rules[:1]) if inputs.people else []
 
 
 def _judges(inputs: tables.Inputs) -> list[tuple[str, str]]:

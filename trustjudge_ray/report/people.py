@@ -1,19 +1,15 @@
-"""What people's labels say about a run, as Markdown."""
+"""What people's labels say about a run: as Markdown, and as tables of a report."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
+from trustjudge_ray.report.agreement import WORDS
+from trustjudge_ray.report.cells import Table
 from trustjudge_ray.report.comparison import markdown_table
 
 _SHOWN: Final = {
-    "agreement_pair_exact": "same outcome, ties included",
-    "agreement_pair_decisive": "same winner where neither says tie",
-    "agreement_pair_kappa": "Cohen's κ",
-    "agreement_pair_kappa_quadratic": "Cohen's κ, quadratic weights",
-    "agreement_pair_brier": "Brier score",
-    "agreement_pair_ece": "calibration error",
-    "agreement_pair_ece_scaled": "calibration error, temperature scaled on other questions",
-    "agreement_pair_temperature": "temperature (over 1: too sure)",
+    f"agreement_pair_{name}": WORDS[f"agreement_pair_{name}"]
+    for name in ("exact", "decisive", "kappa", "kappa_quadratic", "brier", "ece", "ece_scaled", "temperature")
 }
 
 
@@ -38,42 +34,84 @@ def people_markdown(document: dict[str, Any], rules: Sequence[str]) -> str:
         lines += [*_reliability_table(document["corpus"]), ""]
     boards = document["leaderboard"]
     if boards:
-        lines += ["## Against the leaderboard of people", "", *_board_table(boards), ""]
+        lines += [
+            "## Against the leaderboard of people",
+            "",
+            *markdown_table(_BOARD_COLUMNS, [_board_cells(board) for board in boards]),
+            "",
+        ]
     return "\n".join(lines)
 
 
+def people_tables(document: dict[str, Any], rules: Sequence[str]) -> list[Table]:
+    """The same as tables of a report, without the corpus's human scores, which a report reads itself."""
+    tables: list[Table] = []
+    for sheet in document["sheets"]:
+        named = f"Label sheet {sheet['sheet']}"
+        refused = f"No estimate of the rest: {sheet['refused']}" if sheet["refused"] else "no estimate"
+        note = f"{_about(sheet)} {_POWERED}"
+        tables.append(Table(named, note, _POWERED_COLUMNS, [_powered_cells(row) for row in sheet["powered"]], refused))
+        shown = [_metric_cells(m) for m in _chosen(sheet, rules)]
+        tables.append(Table(f"{named}: agreement", "With what people wrote.", _METRIC_COLUMNS, shown))
+        bars = _reliability_cells(sheet.get("calibration", []))
+        tables.append(Table(f"{named}: reliability", _RELIABILITY, _RELIABILITY_COLUMNS, bars))
+    boards = [_board_cells(board) for board in document["leaderboard"]]
+    note = "Rankings of the run beside the one that people made (`trustjudge agree --leaderboard`)."
+    tables.append(Table("Against the leaderboard of people", note, _BOARD_COLUMNS, boards))
+    return [table for table in tables if table.rows or table.columns is _POWERED_COLUMNS]
+
+
 def _sheet_lines(sheet: dict[str, Any], rules: Sequence[str]) -> list[str]:
-    what = "pairs" if sheet["kind"] == "compare" else "answers"
-    alphas = ", ".join(f"{level} {_number(value)}" for level, value in sheet["alpha"].items() if value is not None)
-    lines = [
-        f"## Label sheet {sheet['sheet']}",
-        "",
-        f"{sheet['labelled']} of {sheet['drawn']} {what} labelled, drawn at random from {sheet['frame']} (seed "
-        f"{sheet['seed']}); annotators: {', '.join(sheet['annotators'])}. "
-        + (f"Krippendorff's α among them: {alphas}." if alphas else "Nothing has two labels, so no α."),
-        "",
-    ]
+    lines = [f"## Label sheet {sheet['sheet']}", "", _about(sheet), ""]
     if sheet["refused"]:
         lines += [f"**No estimate of the rest: {sheet['refused']}**", ""]
     powered = [_powered_cells(row) for row in sheet["powered"]]
     if powered:
-        columns = ("judge", "protocol", "model", "quantity", "estimate", "interval", "labels alone", "judge alone")
-        note = "Prediction-powered (PPI++): right whatever the judge is worth; a better judge makes it narrower."
-        lines += [note, "", *markdown_table((*columns, "labels", "λ", "worth"), powered), ""]
-    chosen = [m for m in sheet.get("metrics", []) if m["metric"] in _SHOWN and m["category"] is None]
-    chosen = [m for m in chosen if m["verdict_rule"] is None or (m["verdict_rule"] in rules)]
+        lines += [_POWERED, "", *markdown_table(_POWERED_COLUMNS, powered), ""]
+    chosen = _chosen(sheet, rules)
     if chosen:
-        columns = ("judge", "protocol", "verdict rule", "tolerance", "what", "value", "interval", "cases")
-        lines += [*markdown_table(columns, [_metric_cells(m) for m in chosen]), ""]
+        lines += [*markdown_table(_METRIC_COLUMNS, [_metric_cells(m) for m in chosen]), ""]
     if any(each["reliability"] for each in sheet.get("calibration", [])):
-        lines += ["Reliability: how often the likeliest outcome was right.", ""]
-        lines += _reliability_table(sheet["calibration"])
+        lines += [_RELIABILITY, "", *_reliability_table(sheet["calibration"])]
     return lines
 
 
+def _about(sheet: dict[str, Any]) -> str:
+    """What was drawn and labelled, and how far annotators agree."""
+    what = "pairs" if sheet["kind"] == "compare" else "answers"
+    alphas = ", ".join(f"{level} {_number(value)}" for level, value in sheet["alpha"].items() if value is not None)
+    return (
+        f"{sheet['labelled']} of {sheet['drawn']} {what} labelled, drawn at random from {sheet['frame']} (seed "
+        f"{sheet['seed']}); annotators: {', '.join(sheet['annotators'])}. "
+        + (f"Krippendorff's α among them: {alphas}." if alphas else "Nothing has two labels, so no α.")
+    )
+
+
+def _chosen(sheet: dict[str, Any], rules: Sequence[str]) -> list[dict[str, Any]]:
+    """The metrics of a sheet that people are shown."""
+    shown = [m for m in sheet.get("metrics", []) if m["metric"] in _SHOWN and m["category"] is None]
+    return [m for m in shown if m["verdict_rule"] is None or m["verdict_rule"] in rules]
+
+
+_POWERED: Final = "Prediction-powered (PPI++): right whatever the judge is worth; a better judge makes it narrower."
+_RELIABILITY: Final = "Reliability: how often the likeliest outcome was right."
+_POWERED_COLUMNS: Final = (
+    *("judge", "protocol", "model", "quantity", "estimate", "interval", "labels alone", "judge alone"),
+    *("labels", "λ", "worth"),
+)
+_METRIC_COLUMNS: Final = ("judge", "protocol", "verdict rule", "tolerance", "what", "value", "interval", "cases")
+_RELIABILITY_COLUMNS: Final = ("judge", "protocol", "probability from", "to", "mean", "right", "interval", "pairs")
+_BOARD_COLUMNS: Final = (
+    *("judge", "protocol", "rule", "models", "separability", "people's", "agreement", "Spearman", "Kendall"),
+)
+
+
 def _reliability_table(calibration: Sequence[dict[str, Any]]) -> list[str]:
-    columns = ("judge", "protocol", "probability from", "to", "mean", "right", "interval", "pairs")
-    rows = [
+    return markdown_table(_RELIABILITY_COLUMNS, _reliability_cells(calibration))
+
+
+def _reliability_cells(calibration: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    return [
         (
             each["judge"],
             each["protocol"],
@@ -87,7 +125,6 @@ def _reliability_table(calibration: Sequence[dict[str, Any]]) -> list[str]:
         for each in calibration
         for bar in each["reliability"]
     ]
-    return markdown_table(columns, rows)
 
 
 def _powered_cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -115,15 +152,11 @@ def _metric_cells(m: dict[str, Any]) -> tuple[str, ...]:
     return (*about, _number(m["value"]), _range(m["low"], m["high"]), str(m["cases"]))
 
 
-def _board_table(boards: Sequence[dict[str, Any]]) -> list[str]:
-    columns = ("judge", "protocol", "rule", "models", "separability", "people's", "agreement", "Spearman", "Kendall")
-    rows = []
-    for board in boards:
-        left = len(board["only_ours"]) + len(board["only_theirs"])
-        models = f"{len(board['models'])}" + (f" ({left} on one side only)" if left else "")
-        values = (board[name] for name in ("separability", "people_separability", "agreement", "spearman", "kendall"))
-        rows.append((board["judge"], board["protocol"], board["rule"], models, *map(_number, values)))
-    return markdown_table(columns, rows)
+def _board_cells(board: dict[str, Any]) -> tuple[str, ...]:
+    left = len(board["only_ours"]) + len(board["only_theirs"])
+    models = f"{len(board['models'])}" + (f" ({left} on one side only)" if left else "")
+    values = (board[name] for name in ("separability", "people_separability", "agreement", "spearman", "kendall"))
+    return (board["judge"], board["protocol"], board["rule"], models, *map(_number, values))
 
 
 def _number(value: float | None) -> str:

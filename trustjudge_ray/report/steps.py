@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from trustjudge_ray.report.tables import Table, counts, interval, number, plain, share
+from trustjudge_ray.report.cells import Table, counts, interval, number, plain, share
 
 _TITLES = {
     "conflict_ratio": "Conflict ratio, scores against emitted verdicts",
