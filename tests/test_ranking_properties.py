@@ -2,7 +2,7 @@
 
 import polars as pl
 from comparisons import game
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from rankings import NAMES, answers, ranked
@@ -40,6 +40,7 @@ def test_no_rule_depends_on_names_row_order_or_the_side_a_model_is_stored_on(res
 
 @settings(max_examples=25, deadline=None)
 @given(RESULTS, st.integers(2, 3))
+@example([(q, ("ada", "bob"), p) for q, p in ((0, (0.2, 0.6, 0.2)), (0, (1 / 6, 0.5, 1 / 3)), (1, (0.2, 0.6, 0.2)))], 3)
 def test_no_rule_s_interval_shrinks_where_rows_are_repeated(results, times):
     rows = [game(q, f, s, p) for q, (f, s), p in results]
     columns = ["model", "rule", "rating", "low", "high", "rank", "rank_low", "rank_high"]

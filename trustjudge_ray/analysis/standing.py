@@ -216,7 +216,7 @@ def _quantile(questions: Index, confidence: float) -> Array:
 def _significant(value: Array, cov: Array, questions: Index, confidence: float) -> Flags:
     """(models, models) whether row − column is above 0 by more than its own t interval.
 
-    A difference without any variance needs as many questions as a sign test does.
+    A difference without any variance (beyond rounding) needs as many questions as a sign test does.
     """
     apart = np.diag(cov)[:, None] + np.diag(cov)[None, :]
     variance = apart - 2 * cov

@@ -207,6 +207,7 @@ LINES: Final[dict[str, _Line]] = {
     "order_effect": _Line("P(first) − P(second)", "0", number, _sided(0.0, _SECOND, _FIRST)),
     "order_effect_close": _Line("  of close pairs (margin < 0.1)", "0", number, _sided(0.0, _SECOND, _FIRST)),
     "order_effect_clear": _Line("  of clear pairs (margin ≥ 0.5)", "0", number, _sided(0.0, _SECOND, _FIRST)),
+    "order_effect_logit": _Line("log-odds of the first slot, fitted", "0", number, _sided(0.0, _SECOND, _FIRST)),
     "flip_rate": _Line("verdicts that change with the order", "0 %", percent, _often("verdicts change")),
     "flip_rate_close": _Line("  of close pairs (margin < 0.1)", "0 %", percent, _often("verdicts change")),
     "flip_rate_clear": _Line("  of clear pairs (margin ≥ 0.5)", "0 %", percent, _often("verdicts change")),

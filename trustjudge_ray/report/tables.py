@@ -66,39 +66,25 @@ def preferred(inputs: Inputs) -> Iterator[tuple[str, str, str, pl.DataFrame]]:
             yield str(judge), str(protocol), rule, part
 
 
-def plain_metrics(inputs: Inputs, brief: bool = False) -> list[Table]:
-    """Position bias, and how much was readable; `brief` as in `consistency`."""
-    groups = {
-        "Position bias": (
-            ("flip_rate", "first_slot_preference", "order_effect", "order_effect_logit"),
-            "flip_rate: the two orders of a pair disagree. first_slot_preference: 50 % is unbiased. "
-            "order_effect: P(first) − P(second), order_effect_logit: the same as log-odds in Davidson's model; "
-            "0 is unbiased.",
-        ),
-        "Coverage": (
-            ("coverage", "label_mass", "score_entropy", "identical_scores", "tie_rate"),
-            "coverage: judgments that could be read. label_mass: how much of the judge's probability went to labels.",
-        ),
-    }
+def coverage(inputs: Inputs, brief: bool = False) -> list[Table]:
+    """How much was readable; `brief` as in `consistency`. No table where there is nothing."""
+    names = ("coverage", "label_mass", "score_entropy", "identical_scores", "tie_rate")
     rows = main_rules(inputs) if brief else overall(inputs)
-    found = []
-    for title, (names, note) in groups.items():
-        chosen = [m for m in rows.to_dicts() if m["metric"] in names and m["cases"]]
-        cells = [
-            (
-                m["metric"],
-                *texts(m, "judge", "protocol"),
-                m["score_rule"] or m["verdict_rule"] or "",
-                number(m["value"]),
-                interval(m, number),
-                counts(m) if m["hits"] is not None else str(m["cases"]),
-            )
-            for m in chosen
-        ]
-        if cells:
-            columns = ("metric", "judge", "protocol", "rule", "value", "interval", "counts")
-            found.append(Table(title, note, columns, cells))
-    return found
+    cells = [
+        (
+            m["metric"],
+            *texts(m, "judge", "protocol"),
+            m["score_rule"] or m["verdict_rule"] or "",
+            number(m["value"]),
+            interval(m, number),
+            counts(m) if m["hits"] is not None else str(m["cases"]),
+        )
+        for m in rows.to_dicts()
+        if m["metric"] in names and m["cases"]
+    ]
+    note = "coverage: judgments that could be read. label_mass: how much of the judge's probability went to labels."
+    columns = ("metric", "judge", "protocol", "rule", "value", "interval", "counts")
+    return [Table("Coverage", note, columns, cells)] if cells else []
 
 
 def failures(inputs: Inputs) -> Table:
@@ -131,7 +117,7 @@ def terminal(inputs: Inputs) -> str:
         *consistency(inputs, brief=True),
         *cards(inputs, brief=True),
     ]
-    shown += [*plain_metrics(inputs, brief=True), *agreement(inputs, brief=True), failures(inputs)]
+    shown += [*coverage(inputs, brief=True), *agreement(inputs, brief=True), failures(inputs)]
     parts += [plain(table) if table.rows else f"{table.title}\n  nothing to report: {table.empty}" for table in shown]
     return "\n\n".join(parts) + "\n"
 
