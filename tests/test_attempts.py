@@ -49,10 +49,11 @@ class Replica:
             self.sent.append(len(ids))
             if self.kills(ids):
                 return False
-            self.attempts.finished(self.slot, name, ids)
+            self.attempts.finished(self.slot, name, ids if sending.alone else None)
             self.answered |= set(ids)
         self.failed |= {tasks[place][0]: why for place, why in sending.failed.items()}
-        self.attempts.done(name)
+        if sending.alone:
+            self.attempts.done(name)
         return True
 
 

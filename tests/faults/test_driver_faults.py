@@ -47,7 +47,7 @@ def test_a_driver_that_is_killed_leaves_no_engine_behind(begin):
     for rows in trial.moments():
         driver = trial.start()
         trial.reach(driver, rows)
-        trial.in_a_batch(driver)
+        trial.at_work()
         driver.signal(signal.SIGKILL)
         trial.ends(driver)
     trial.goes_on(trial.start())

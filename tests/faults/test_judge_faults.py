@@ -73,7 +73,7 @@ def test_engines_that_end_at_work_are_loaded_again(begin, fault, end):
     driver = trial.start()
     for rows in trial.moments():
         trial.reach(driver, rows)
-        engine = psutil.Process(trial.in_a_batch(driver))
+        engine = psutil.Process(trial.at_work())
         getattr(engine, end)()
         engine.wait(60)
     trial.goes_on(driver)

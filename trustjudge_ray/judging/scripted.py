@@ -129,10 +129,11 @@ class ScriptedJudge:
             if self._script.death == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise JudgeGone(f"a planted death on {len(tasks)} judgments")
-        if self._script.seconds_per_batch:
-            time.sleep(self._script.seconds_per_batch)
+        end = time.monotonic() + self._script.seconds_per_batch
         columns = ("task_id", "protocol", "question_id", "response_a", "model_a", "response_b", "model_b", "order")
-        return [self._read(task) for task in tasks.select(columns).to_pylist()]
+        readings = [self._read(task) for task in tasks.select(columns).to_pylist()]
+        time.sleep(max(0.0, end - time.monotonic()))
+        return readings
 
     def _read(self, task: dict[str, Any]) -> Reading:
         rng = np.random.default_rng(seed_of("scripted", task["task_id"]))

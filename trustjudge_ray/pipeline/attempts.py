@@ -128,9 +128,13 @@ class Attempts:
         if batch in self._batches:
             self._batches[batch].under_way = tasks
 
-    def finished(self, slot: str, batch: str, tasks: list[str]) -> None:
-        """The engine has answered these tasks of a batch: none of them is under suspicion any more."""
+    def finished(self, slot: str, batch: str, tasks: list[str] | None = None) -> None:
+        """The engine has answered these tasks of a batch: none of them is under suspicion any more. None: it has
+        answered the whole batch at once, and nothing of it is left to send."""
         self._replicas.setdefault(slot, _Replica()).in_a_row = 0
+        if tasks is None:
+            self.done(batch)
+            return
         known = self._batches.get(batch)
         if known is None:
             return

@@ -66,14 +66,16 @@ def as_ledgers(ledgers: list[Ledger]) -> pa.Table:
 
 
 def ledgers_of(dataset: ray.data.Dataset) -> Iterator[Ledger]:
-    """The ledgers as they come, in any order.
+    """The ledgers as they come, in any order. Blocks are taken as they are: Ray Data's batches cost the driver several
+    times as much, and there is one for each part.
 
     Raises:
         base.RunError: a task failed for good; with the message of our own exception, if it was one.
     """
     try:
-        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            yield from map(json.loads, batch["ledger"].to_pylist())
+        for bundle in dataset.iter_internal_ref_bundles():
+            for entry in bundle.blocks:
+                yield from map(json.loads, ray.get(entry.ref)["ledger"].to_pylist())
     except ray.exceptions.RayError as error:
         raise base.RunError(_root_message(error)) from error
 

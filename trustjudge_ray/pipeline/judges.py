@@ -138,17 +138,20 @@ class JudgeActor:
         with self._turns.together():
             sending = self._watch.begin(batch, tasks)
             if not sending.alone:
-                readings = self._ask(batch, tasks, sending.groups[0])
+                readings = self._ask(tasks, sending.groups[0])
+                self._watch.finished(batch, None)
         if sending.alone:
             with self._turns.alone():
                 for group in sending.groups:
-                    self._watch.sending(batch, [ids[place] for place in group])
-                    readings |= self._ask(batch, tasks, group)
+                    mine = [ids[place] for place in group]
+                    self._watch.sending(batch, mine)
+                    readings |= self._ask(tasks, group)
+                    self._watch.finished(batch, mine)
+            self._watch.done(batch)
         readings |= {place: base.Reading("engine_error", detail=why) for place, why in sending.failed.items()}
-        self._watch.done(batch)
         return [readings[place] for place in range(len(tasks))]
 
-    def _ask(self, batch: str, tasks: pa.Table, group: list[int]) -> dict[int, base.Reading]:
+    def _ask(self, tasks: pa.Table, group: list[int]) -> dict[int, base.Reading]:
         asked = tasks if len(group) == len(tasks) else tasks.take(group)
         try:
             found = self._judge.judge(asked)
@@ -157,7 +160,6 @@ class JudgeActor:
             print(f"judge gone: {error}", file=sys.stderr, flush=True)
             self._writing.acquire(timeout=_LAST_COMMIT)
             os._exit(1)  # Ray starts the actor anew and gives it the batch again; an exception would end the run
-        self._watch.finished(batch, asked["task_id"].to_pylist())
         return dict(zip(group, found, strict=True))
 
 

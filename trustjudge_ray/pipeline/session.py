@@ -24,6 +24,7 @@ _LOCAL_ENVIRONMENT = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",  # Ray's C++ parts print into the user's terminal; errors come as exceptions
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_idle_worker_killing_time_threshold_ms": "600000",  # starting a worker anew costs seconds
+    "RAY_task_events_report_interval_ms": "0",  # a record of each task for a dashboard that is not started
     "RAY_worker_niceness": "0",  # Ray's 15 leaves a judge on a CPU 4 % of a core that anything else wants
 }
 """For the processes of a local Ray, where the user's environment does not say otherwise."""
@@ -60,6 +61,7 @@ def start(cluster: ClusterConfig) -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    context.memory_usage_poll_interval_s = None  # it starts a thread for each task; nobody reads what it finds
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised, and told in one message
 
 

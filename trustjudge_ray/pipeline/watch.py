@@ -61,8 +61,8 @@ class Watch:
         """Say that these tasks go into the engine alone."""
         self._ask("sending", batch, tasks, default=None)
 
-    def finished(self, batch: str, tasks: list[str]) -> None:
-        """Say that these tasks came out of it."""
+    def finished(self, batch: str, tasks: list[str] | None) -> None:
+        """Say that these tasks came out of it; None: the whole batch, and it is done with."""
         self._attempts.finished.remote(self._slot, batch, tasks)
 
     def done(self, batch: str) -> None:
