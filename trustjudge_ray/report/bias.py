@@ -162,6 +162,8 @@ def _often(what: str) -> Words:
         low, high = row["low"], row["high"]
         if low is None or high is None:
             return _TOO_FEW
+        if not row["value"]:
+            return "none seen"
         if low > _OFTEN:
             return f"most {what}"
         if low > _RARE:
