@@ -28,7 +28,8 @@ PURE = (
     "judging.labels",
     "judging.plan",
 )
-PURE += ("judging.prompts", "judging.base", "analysis.", "imports.", "report.", "designs", "corpus.canary", "analysis_config")
+PURE += ("judging.prompts", "judging.base", "analysis.", "imports.", "report.")
+PURE += ("designs", "corpus.canary", "analysis_config")
 CLOCK_AND_CHANCE = {"time", "datetime", "random", "os", "subprocess", "socket"}
 ALLOWED = {"judging.plan": {"random"}}
 """`judging.plan` draws designs from a generator seeded by the plan's own seed."""

@@ -113,7 +113,7 @@ def test_length_is_counted_by_hand_and_everything_left_out_has_its_reason():
     rows += both_orders(7, "a", "null", "a")
     given |= {(7, "a"): (10, 1.0), (7, "null"): (99, None, META_JSON)}
     found = metrics(rows, answers(given))
-    lost = {"no_text": 1, "canary": 1, "same_length": 1, "tie": 1}
+    lost = {"no_text": 1, "same_length": 1, "tie": 1}  # the canary's pair is none of them
     row = one(found, "length_preference")
     assert (row["hits"], row["cases"], row["excluded_by"]) == (3, 4, lost)
     row = one(found, "length_preference_people")
@@ -335,7 +335,7 @@ def test_the_card_says_in_words_what_the_intervals_show():
     assert said["own_family_preference less people's"] == "prefers its own family more than people do"
     assert said["own_family_preference less other judges'"] == "prefers its own family more than other judges do"
     assert said["first_slot_preference"] == said["order_effect"] == "no preference shown"
-    assert said["flip_rate"] == "few verdicts change"
+    assert said["flip_rate"] == "none seen"
     assert said["noise_flips"].startswith("not measured")
     assert said["length_preference"] == "no cases: same length (600)"
     assert not any("no cases" in text for text in card(found, "llama-judge", brief=True).values())
@@ -360,6 +360,46 @@ def test_a_judge_that_guesses_is_not_said_to_dislike_length():
     assert card(found, column=-2)["length_preference"].startswith("people's: 9")
     wanted = "prefers longer answers less than people do (a judge that guesses does, too)"
     assert said["length_preference less people's"] == wanted
+
+
+def test_first_slots_are_not_accused_where_the_better_answer_always_stood_there():
+    pair = {"response_a": "a", "response_b": "b"}
+    rows = [game(q, "a", "b", SURE["first"], emitted="a", **pair) for q in range(40)]
+    found = metrics(rows)
+    assert one(found, "first_slot_preference")["low"] > 0.5
+    said = card(found)
+    assert said["first_slot_preference"] == "cannot be told from better answers: no pair was read both ways"
+    assert said["order_effect_logit"] == "the games do not bound it"
+    both = [r for q in range(40, 60) for r in both_orders(q, "a", "b", "a")]
+    wanted = "prefers the first slot, or better answers stood there: pairs read both ways do not show it"
+    assert card(metrics(rows + both))["first_slot_preference"] == wanted
+    biased = [
+        game(q, *names, SURE["first"], emitted=names[0], **pair)
+        for q in range(40, 60)
+        for names in (("a", "b"), ("b", "a"))
+    ]
+    assert card(metrics(rows + biased))["first_slot_preference"] == "prefers the first slot"
+
+
+def test_an_order_effect_that_every_pair_shares_has_an_interval_with_a_width():
+    rows = [
+        game(q, *names, "first", emitted=names[0], response_a="a", response_b="b")
+        for q in range(6)
+        for names in (("a", "b"), ("b", "a"))
+    ]
+    row = one(metrics(rows), "order_effect")
+    assert (row["value"], row["high"]) == (1.0, 1.0)
+    assert row["low"] < 0.7
+
+
+def test_a_sum_is_not_shown_as_a_count():
+    rows = [
+        game(q, *names, "second", emitted=names[1], response_a="a", response_b="b")
+        for q in range(18)
+        for names in (("a", "b"), ("b", "a"))
+    ]
+    shown = card(metrics(rows), column=-3)
+    assert (shown["order_effect"], shown["flip_rate"], shown["first_slot_preference"]) == ("18", "18 / 18", "0 / 36")
 
 
 @pytest.mark.parametrize("questions", [1, 3])

@@ -17,6 +17,7 @@ from trustjudge_ray.analysis.calibration import (
     scaled,
     temperature_scaling,
 )
+from trustjudge_ray.analysis.slot_scaling import COLD, HOT, SLOTS, slot_scaled, slot_scaling
 
 
 def world(rng, cases, temperature=1.0):
@@ -130,3 +131,34 @@ def test_the_rows_of_a_reliability_diagram_are_its_bars_and_the_empty_bins_besid
             assert (told["low"], told["high"]) == (pytest.approx(bars[start].low), pytest.approx(bars[start].high))
     nothing = reliability_rows(np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, dtype=int), 0.95)
     assert {row["cases"] for row in nothing} == {0}
+
+
+@pytest.mark.parametrize("offset", [True, False])
+def test_temperature_and_offset_are_the_likeliest_ones(offset):
+    rng = np.random.default_rng(8)
+    p, question = rng.dirichlet((0.8, 0.8, 0.3), size=400), np.repeat(np.arange(40), 10)
+    ones = np.ones(len(p))
+    right = np.array([rng.multinomial(1, row) for row in slot_scaled(p, 2 * ones, -1.5 * ones)], dtype=float)
+    found = slot_scaling(p, right, question, offset, seed=0)
+
+    def loss(x):
+        logits = x[0] * np.log(np.maximum(p, 1e-6)) + (x[1] * SLOTS if offset else 0)
+        return np.logaddexp.reduce(logits, axis=1).sum() - (logits * right).sum()
+
+    best = minimize(loss, [1.0, 0.0], method="BFGS", options={"gtol": 1e-5}).x
+    assert 1 / found.temperature == pytest.approx(best[0], abs=1e-5)
+    assert found.offset == pytest.approx(best[1] if offset else 0, abs=1e-5)
+    assert found.edge is None
+    for number, fitted in enumerate(found.folds):
+        rest = found.fold != number
+        again = slot_scaling(p[rest], right[rest], question[rest], offset, seed=0)
+        assert fitted == pytest.approx((again.temperature, again.offset))
+
+
+def test_the_two_ends_without_a_best_temperature_are_told_apart():
+    p, question = np.tile([[0.6, 0.3, 0.1], [0.3, 0.6, 0.1]], (10, 1)), np.arange(20)
+    for right, edge in ((p > 0.5, COLD), (p == 0.1, HOT)):
+        assert slot_scaling(p, right.astype(float), question, True, 0).edge == edge
+    even = np.full((20, 3), 1 / 3)
+    assert slot_scaling(even, np.eye(3)[question % 2], question, True, 0).edge == HOT
+    assert slot_scaling(p, even, np.zeros(20, dtype=int), True, 0) is None

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from corpora import compare_protocol, protocol_files, responses, rows, score_protocol, write_corpus
+from polars.testing import assert_frame_equal
 from test_cli import trustjudge
 from test_plan_command import estimated
 
 from trustjudge_ray import ingest
+from trustjudge_ray.analysis.ablation import ablation
 from trustjudge_ray.analysis.evaluation import Evaluation, evaluate
 from trustjudge_ray.config import AnalysisConfig, ConfigError, CorpusConfig, PlanConfig
 from trustjudge_ray.corpus.canary import META_JSON, NAME, TEXT, with_canary
@@ -21,7 +23,7 @@ from trustjudge_ray.judging.plan import plan, spec, with_texts
 from trustjudge_ray.report import bias
 from trustjudge_ray.report.cautions import findings
 from trustjudge_ray.report.tables import Inputs
-from trustjudge_ray.schema import PLACED_RESPONSES, from_rows
+from trustjudge_ray.schema import METRICS, PLACED_RESPONSES, from_rows
 from trustjudge_ray.store import RunFolder
 
 PROTOCOLS = {protocol.name: protocol for protocol in (score_protocol(), compare_protocol())}
@@ -53,14 +55,18 @@ def canaries(given) -> dict[str, dict]:
 def evaluated(quality: dict[str, float], given=None, **planted: object) -> Evaluation:
     """Planned, judged by a scripted judge and evaluated, as a run does."""
     given = with_canary(responses(TEXTS)) if given is None else given
+    return evaluate(judged(quality, given, **planted), PROTOCOLS, pl.DataFrame(given), SETTINGS)
+
+
+def judged(quality: dict[str, float], given=None, **planted: object) -> pl.DataFrame:
+    given = with_canary(responses(TEXTS)) if given is None else given
     judge = {"quality": quality, "noise": 0.02} | planted
     specs = [spec("scripted", scripted.identity(judge), protocol, 0.0) for protocol in PROTOCOLS.values()]
     tasks = with_texts(plan(given, specs, PlanConfig(), []), given)
     known = pc.is_valid(tasks["status"])
     asked = tasks.filter(pc.invert(known))
     read = judgments(asked, scripted.ScriptedJudge(judge, PROTOCOLS).judge(asked), PROTOCOLS)
-    whole = pa.concat_tables([read, preset_judgments(tasks.filter(known))])
-    return evaluate(pl.DataFrame(whole), PROTOCOLS, pl.DataFrame(given), SETTINGS)
+    return pl.DataFrame(pa.concat_tables([read, preset_judgments(tasks.filter(known))]))
 
 
 def told(found: Evaluation) -> list[str]:
@@ -183,6 +189,46 @@ def test_a_canary_that_could_not_be_judged_is_said_to_show_nothing():
         "judge scripted, protocol score-5, mean_score",
     ]
     assert all("shows nothing" in text for text in told(found))
+
+
+RANKED = ("order_effect_logit", "tie_parameter", "above_canary")
+KEYS = [name for name in METRICS.names if name not in ("value", "low", "high", "hits", "cases", "questions")][:-2]
+
+
+def test_the_canary_dilutes_no_number_but_its_failures_are_counted():
+    """A judge that always tells the canary apart would else look more consistent the more canary there is."""
+    quality = {"good": 0.52, "fair": 0.5, "poor": 0.48, NAME: 0.0}
+    people = [row | {"human_score": len(row["model"])} for row in responses(TEXTS).to_pylist()]
+    given = with_canary(from_rows(people, PLACED_RESPONSES))
+    with_it = evaluated(quality, given, position_bias=0.3)
+    alone = evaluated(quality, from_rows(people, PLACED_RESPONSES), position_bias=0.3)
+    mine, wanted = (
+        found.metrics.filter(~pl.col("metric").is_in([*RANKED, "coverage"])).sort(KEYS) for found in (with_it, alone)
+    )
+    assert_frame_equal(mine, wanted)
+    (flips,) = mine.filter(pl.col("category").is_null(), metric="flip_rate").to_dicts()
+    assert (flips["cases"], flips["value"] > 0) == (12 * 3, True)
+    assert mine.filter(metric="agreement_pair_exact")["cases"].max() == 12 * 3
+    covered = with_it.metrics.filter(pl.col("category").is_null(), metric="coverage")
+    assert dict(covered.select("protocol", "cases").rows()) == {"compare": 12 * 6 * 2, "score-5": 12 * 4}
+    assert NAME in with_it.scores["model"]
+    assert NAME in with_it.verdicts["model_b"].append(with_it.verdicts["model_a"])
+
+
+def test_a_judge_of_nothing_but_the_canary_has_its_rows():
+    given = with_canary(responses({q: {"good": f"good says {q}"} for q in TEXTS}))
+    found = evaluated({"good": 0.9, NAME: 0.1}, given)
+    (row,) = found.metrics.filter(pl.col("category").is_null(), metric="flip_rate").to_dicts()
+    assert (row["judge"], row["value"], row["cases"]) == ("scripted", None, 0)
+    assert told(found) == []
+
+
+def test_the_ablation_has_the_cases_of_the_report():
+    quality = {"good": 0.9, "fair": 0.5, "poor": 0.3, NAME: 0.0}
+    found = evaluated(quality)
+    table = ablation(judged(quality), PROTOCOLS, SETTINGS, pl.DataFrame(with_canary(responses(TEXTS))))
+    cases = found.metrics.filter(pl.col("category").is_null(), metric="tie_rate", verdict_rule="likelihood")["cases"]
+    assert table.filter(metric="tie_rate", rule="likelihood")["cases"].to_list() == cases.to_list() == [12 * 3]
 
 
 def test_a_corpus_own_model_of_that_name_is_no_canary():

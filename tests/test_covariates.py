@@ -12,6 +12,7 @@ from trustjudge_ray.analysis.covariates import properties
 from trustjudge_ray.analysis.games import Games
 from trustjudge_ray.analysis.standing import ELO
 from trustjudge_ray.config import AnalysisConfig
+from trustjudge_ray.corpus.canary import META_JSON
 from trustjudge_ray.schema import RESPONSES, from_rows
 
 TEXTS = {
@@ -144,3 +145,27 @@ def test_weighted_games_are_counted_once_in_the_controlled_ranking_too():
     assert by_model(found, "davidson_controlled") != by_model(
         ranked(rows, CONTROLLED, responses), "davidson_controlled"
     )
+
+
+def test_where_no_text_is_known_nothing_is_said_about_what_the_texts_are_like():
+    rows, responses = wordy(np.random.default_rng(13), 5, 1.0)
+    elsewhere = responses.with_columns(question_id=pl.lit("other ") + pl.col("question_id"))
+    found = ranked(rows, CONTROLLED, elsewhere)
+    assert any("60 of 60 games are left out: a text" in told for told in found.warnings)
+    assert not any("the same in both answers" in told for told in found.warnings)
+
+
+def test_a_canary_changes_neither_the_unit_of_length_nor_the_controlled_ratings_of_the_others():
+    rows, responses = wordy(np.random.default_rng(14), 20, 1.0)
+    config = AnalysisConfig(covariates=["length"], category_weights={"code": 3})
+    rows = [row | {"category": "code" if int(row["question_id"]) < 5 else "prose"} for row in rows]
+    short = answers({(str(q), "null"): "x" * 5 for q in range(20)}).with_columns(meta_json=pl.lit(META_JSON))
+    worse = [
+        game(q, m, "null", (0.97, 0.02, 0.01), category="code" if q < 5 else "prose") for q in range(20) for m in WORTHS
+    ]
+    plain, found = ranked(rows, config, responses), ranked(rows + worse, config, pl.concat([responses, short]))
+    for column in ("value", "low", "high", "cases"):
+        assert metric(found, "covariate_length")[column] == pytest.approx(metric(plain, "covariate_length")[column])
+    assert by_model(found, "davidson_controlled") == pytest.approx(by_model(plain, "davidson_controlled"))
+    assert "null" in by_model(found)
+    assert any("games with the canary 'null' are left out" in told for told in found.warnings)

@@ -11,6 +11,7 @@ from trustjudge_ray.analysis.bradley_terry import fit_bradley_terry
 from trustjudge_ray.analysis.elo import K, elo_ratings, played
 from trustjudge_ray.analysis.games import Games, games_of, soft_outcomes
 from trustjudge_ray.analysis.standing import ELO
+from trustjudge_ray.config import AnalysisConfig
 
 
 def test_elo_updates_are_those_of_evalica_and_their_mean_goes_around_bradley_and_terry_s():
@@ -60,3 +61,14 @@ def test_choix_and_evalica_agree_on_soft_points_too():
     ).scores
     other = np.log([scores[m] for m in games.models])
     np.testing.assert_allclose(theta, other - other.mean(), atol=1e-4)
+
+
+def test_elo_is_centred_on_the_models_whose_ratings_are_shown():
+    rows = tournament(np.random.default_rng(25), {"a": 0.1, "b": 0.0}, 40, soft=True)
+    rows += [game(q, m, "never", "first") for q in range(40) for m in "ab"]
+    found = ranked(rows)
+    for rule in ("davidson", "elo"):
+        assert by_model(found, rule)["never"] is None
+        assert by_model(found, rule)["a"] + by_model(found, rule)["b"] == pytest.approx(2000)
+    shrunk = by_model(ranked(rows, AnalysisConfig(ridge=0.5)), "elo")
+    assert shrunk["a"] > 1050  # as the ridge's ratings, whose mean is that of all three

@@ -16,7 +16,7 @@ from trustjudge_ray.imports import base as imported
 from trustjudge_ray.judging import plan
 from trustjudge_ray.judging.base import Reading, judgments
 from trustjudge_ray.judging.protocols import Protocol, ProtocolError, Rationale, Sampling, parse, to_yaml
-from trustjudge_ray.report import tables
+from trustjudge_ray.report import bias, tables
 from trustjudge_ray.schema import TASKS, from_rows
 
 PROTOCOLS = {"score": imported.score_protocol(5), "compare": imported.compare_protocol()}
@@ -105,6 +105,25 @@ def test_the_noise_floor_compares_each_repetition_with_the_first_judgment():
     flips = metric(rows, "noise_flips", protocol="compare")
     assert (flips["hits"], flips["cases"]) == (1, 2)
     assert metric(rows, "conflict_ratio", score_rule="expected", verdict_rule="baseline", tolerance=0.0)["cases"] <= 1
+
+
+def test_no_change_seen_is_no_proof_that_there_is_none():
+    rows = [score(f"q{q}", m, (0, 1, 0, 0, 0), repeat=r) for q in range(6) for m in "ab" for r in (0, 1)]
+    found = metric(rows, "noise_score", protocol="score")
+    assert (found["value"], found["low"], found["high"], found["cases"]) == (0.0, None, None, 12)
+    judged = evaluate(table(rows), PROTOCOLS, None, AnalysisConfig())
+    frames = (table(rows), judged.scores, judged.verdicts, judged.metrics, judged.ratings)
+    (card,) = bias.cards(tables.Inputs("t", *frames, PROTOCOLS, AnalysisConfig()))
+    (line,) = [row for row in card.rows if row[0] == "change of the score when judged again" and row[1] == "score"]
+    assert line[2:] == ("0", "–", "12", "0", "no change seen")
+
+
+def test_a_size_is_never_said_to_be_below_zero():
+    rows = [score(f"q{q}", "a", (0, 1, 0, 0, 0)) for q in range(3)]
+    rows += [score(f"q{q}", "a", (0, 0, 0, 0, 1) if q else (0, 1, 0, 0, 0), repeat=1) for q in range(3)]
+    found = metric(rows, "noise_score", protocol="score")
+    assert (found["value"], found["low"]) == (pytest.approx(2.0), 0.0)
+    assert found["high"] > 3
 
 
 def test_a_run_without_repetitions_has_no_noise_floor_and_says_how_to_get_one():

@@ -247,6 +247,12 @@ def test_a_run_of_scores_alone_says_so(tmp_path):
     ]
 
 
+def test_a_run_that_can_compare_nothing_and_scores_nothing_ranks_nothing(tmp_path):
+    given = tree(tmp_path, models=1)
+    found = estimated(tmp_path, given | {"protocols": given["protocols"][1:]})
+    assert found["supports"] == ["no comparisons: no conflict ratio, no non-transitivity ratio; no ranking"]
+
+
 def test_the_command_writes_nothing(tmp_path):
     path = tmp_path / "my.yaml"
     path.write_text(json.dumps(tree(tmp_path)))

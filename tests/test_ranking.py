@@ -331,6 +331,17 @@ def test_rank_intervals_by_bootstrap_are_seeded_and_hold_the_rank():
     assert ((found["rank_low"] <= found["rank"]) & (found["rank"] <= found["rank_high"])).all()
 
 
+def test_a_bootstrap_does_not_make_two_lost_questions_a_certain_last_place():
+    rows = tournament(np.random.default_rng(17), {"a": 0.3, "b": 0.0}, 40, soft=True)
+    rows += [game(q, m, last, "first") for q in range(2) for m in "ab" for last in ("y", "z")]
+    found, _ = rated(rows, AnalysisConfig(bootstrap=50))
+    best, worst = (by_model(found, column=f"rank_{side}") for side in ("low", "high"))
+    assert (best["z"], worst["z"]) == (best["y"], worst["y"]) == (1, 4)
+    assert worst["a"] >= 3
+    rows += [game(q, m, "z", "first") for q in range(2, 20) for m in "ab"]
+    assert by_model(rated(rows, AnalysisConfig(bootstrap=50))[0], column="rank_low")["z"] == 3
+
+
 def test_no_judgments_give_no_rows():
     found, warnings = rated([])
     assert (found.height, warnings) == (0, [])

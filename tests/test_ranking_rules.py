@@ -1,6 +1,6 @@
 """Rating rules and settings beside the main one: hard and calibrated outcomes, ridge, weights, an anchor."""
 
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 import polars as pl
@@ -78,8 +78,93 @@ def test_without_human_scores_nothing_is_calibrated_and_a_temperature_without_an
     human = {(q, m): float(m == "a") for q in range(9) for m in "ab"}
     found = ranked(sure, responses=answers(dict.fromkeys(human, "x"), human))
     assert "davidson_calibrated" not in set(found.ratings["rule"])
-    assert any("davidson_calibrated: no temperature is the best" in told for told in found.warnings)
+    (told,) = (told for told in found.warnings if "davidson_calibrated: no temperature is the best" in told)
+    assert told.endswith("likeliest outcome, apart from the slot, is always what people said")
     assert (metric(found, "outcome_temperature")["value"], metric(found, "outcome_temperature")["cases"]) == (None, 0)
+
+
+def test_a_liking_of_the_first_slot_is_not_taken_for_overconfidence():
+    ratings, temperature, offset = [], [], []
+    for liking in (0.0, 3.5):
+        rng, rows, human = np.random.default_rng(3), [], {}
+        for q in range(150):
+            worth = {m: base + rng.normal() for m, base in (("a", 0.8), ("b", 0.0), ("c", -0.8))}
+            human |= {(str(q), m): value for m, value in worth.items()}
+            for first, second in permutations(worth, 2):
+                d = worth[first] - worth[second] + rng.normal() + liking
+                weight = np.exp([d / 2, -d / 2, -2.0])
+                rows.append(game(q, first, second, tuple(weight / weight.sum())))
+        found = ranked(rows, responses=answers(dict.fromkeys(human, "x"), human))
+        ratings.append(by_model(found, "davidson_calibrated"))
+        temperature.append(metric(found, "outcome_temperature")["value"])
+        offset.append(metric(found, "outcome_offset")["value"])
+    assert temperature[1] == pytest.approx(temperature[0], rel=0.01)
+    assert ratings[1] == pytest.approx(ratings[0], abs=1)
+    assert temperature[0] < 0.8
+    assert offset[0] - offset[1] == pytest.approx(3.5 / temperature[0], rel=0.02)
+
+
+def test_a_judge_that_says_nothing_about_people_is_said_to_say_nothing():
+    rng, rows = np.random.default_rng(2), []
+    human = {(str(q), m): float(rng.integers(1, 6)) for q in range(30) for m in "abc"}
+    for q in range(30):
+        for pair in combinations("abc", 2):
+            better, worse = sorted(pair, key=lambda m: human[str(q), m], reverse=True)
+            against = game(q, *pair, (0.2, 0.7, 0.1) if pair == (better, worse) else (0.7, 0.2, 0.1))
+            rows += [against, game(q, *pair[::-1], tuple(rng.dirichlet(np.ones(3))))]
+    found = ranked(rows, responses=answers(dict.fromkeys(human, "x"), human))
+    assert any("its probabilities say nothing about what people prefer" in told for told in found.warnings)
+    assert not any("always what people said" in told for told in found.warnings)
+
+
+def test_one_order_only_cannot_tell_a_slot_from_the_models_in_it():
+    rng = np.random.default_rng(23)
+    rows, responses = labelled(rng, {"a": 0.5, "b": 0.0}, 60, 2.0)
+    one_way = [row for row in rows if row["order"] == "AB"]
+    assert metric(ranked(one_way, responses=responses), "outcome_offset")["value"] == 0
+    assert metric(ranked(rows, responses=responses), "outcome_offset")["value"] != 0
+
+
+def test_hard_ratings_stand_beside_their_own_wins_losses_and_ties():
+    rows = [game(q, "a", "b", (0.6, 0.3, 0.1)) for q in range(3)] + [game(3, "b", "a", (0.5, 0.1, 0.4))]
+    found = ranked(rows)
+    assert by_model(found, "davidson_hard", "wins") == pytest.approx({"a": 3, "b": 1})
+    assert by_model(found, "davidson_hard", "ties") == {"a": 0, "b": 0}
+    assert by_model(found, "davidson", "wins") == pytest.approx({"a": 1.9, "b": 1.4})
+
+
+def test_questions_in_which_two_models_only_beat_a_third_say_nothing_about_those_two():
+    rows = []
+    for q, p in enumerate(((0.6, 0.3, 0.1), (0.35, 0.6, 0.05), (0.5, 0.4, 0.1))):
+        rows += [game(q, "a", "b", p), game(q, "b", "a", (p[1], p[0], p[2]))]
+    alone = ranked(rows)
+    rows += [game(q, m, "z", "first") for q in range(60) for m in "ab"]
+    beside = ranked(rows)
+    for column in ("rating", "low", "high"):
+        assert {m: by_model(beside, column=column)[m] for m in "ab"} == pytest.approx(by_model(alone, column=column))
+    assert any("a, b met those they are rated with in fewer than 10 questions" in told for told in beside.warnings)
+
+
+def test_no_points_in_two_questions_are_no_proof_of_the_lowest_win_rate():
+    rows = tournament(np.random.default_rng(18), {"a": 0.3, "b": 0.0}, 40, soft=True)
+    for questions, best in ((2, 1), (40, 3)):
+        more = [game(q, m, "z", "first") for q in range(questions) for m in "ab"]
+        assert by_model(ranked(rows + more), "win_rate", "rank_low")["z"] == best
+
+
+def test_with_a_ridge_ranks_are_those_of_the_ratings():
+    rows = []
+    for q in range(40):
+        for strong, weak in (("a", "b"), ("c", "d")):
+            rows += [game(q, strong, weak, (0.97, 0.01, 0.02)), game(q, weak, strong, (0.01, 0.97, 0.02))]
+    rows.append(game(0, "b", "c", "first"))  # so all that a and b took is above all that c and d took
+    for settings in (AnalysisConfig(ridge=0.5), AnalysisConfig(ridge=0.5, bootstrap=30)):
+        found = ranked(rows, settings)
+        rating, rank = by_model(found), by_model(found, "davidson", "rank")
+        assert sorted(rating, key=rating.get, reverse=True) == sorted(rank, key=rank.get)
+        low, high = (by_model(found, "davidson", f"rank_{side}") for side in ("low", "high"))
+        assert all(1 <= low[m] <= rank[m] <= high[m] <= 4 for m in rank)
+    assert by_model(ranked(rows), "davidson", "rank")["b"] == 2
 
 
 def test_questions_without_a_label_are_calibrated_too_and_ties_that_nobody_judged_stay_ties():
@@ -87,7 +172,7 @@ def test_questions_without_a_label_are_calibrated_too_and_ties_that_nobody_judge
     rows += [game("same", "ada", "dee", "tie", status="identical")]
     found = ranked(rows, responses=responses)
     assert metric(found, "outcome_temperature")["cases"] == 180
-    assert by_model(found, "davidson_calibrated", "games") == by_model(found, "davidson", "games")
+    assert by_model(found, "davidson_calibrated", "games") == pytest.approx(by_model(found, "davidson", "games"))
     spread = [np.ptp(list(by_model(found, rule).values())) for rule in BOTH]
     assert spread[1] < 0.7 * spread[0]
 
@@ -201,6 +286,17 @@ def test_an_anchor_that_cannot_be_one_is_refused_with_the_reason(extra, anchor, 
     rows = tournament(np.random.default_rng(17), WORTHS, 5) + extra
     with pytest.raises(ConfigError, match=f"analysis.anchor_model: got '{anchor}', which {reason}"):
         ranked(rows, AnalysisConfig(anchor_model=anchor))
+
+
+def test_a_judge_that_could_not_compare_the_anchor_does_not_take_the_ratings_of_the_others():
+    rows = tournament(np.random.default_rng(24), WORTHS, 8)
+    other = [row | {"judge": "other"} for row in rows if "bob" not in (row["model_a"], row["model_b"])]
+    found = ranked(rows + other, AnalysisConfig(anchor_model="bob"))
+    rating = {(row["judge"], row["model"]): row["rating"] for row in found.ratings.filter(rule="davidson").to_dicts()}
+    assert (rating["j", "bob"], rating["(all)", "bob"], rating["other", "ada"]) == (1000, 1000, None)
+    assert any("judge other, protocol compare: no rating on the scale of the anchor" in told for told in found.warnings)
+    with pytest.raises(ConfigError, match="is not among its models"):
+        ranked(other, AnalysisConfig(anchor_model="bob"))
 
 
 def test_a_category_without_the_anchor_has_ranks_and_no_ratings_and_says_so():

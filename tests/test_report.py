@@ -87,8 +87,47 @@ def test_the_table_of_judges_has_each_measure_of_each_judge_with_the_numbers_of_
 def test_each_comparison_protocol_has_its_leaderboard(several):
     boards = tables.leaderboards(several)
     for judge in JUDGES:
-        told = [board.note for board in boards if board.title == f"Leaderboard by {judge}"]
-        assert [name for name in COMPARISONS if any(f"Protocol {name}." in note for note in told)] == list(COMPARISONS)
+        told = [board.title for board in boards if board.title.startswith(f"Leaderboard by {judge} ")]
+        assert told == [f"Leaderboard by {judge} ({name}, Davidson)" for name in COMPARISONS]
+    shown = [line for line in tables.terminal(several).splitlines() if line.startswith("Leaderboard")]
+    assert len(shown) == len(set(shown)) == len(boards), "the terminal has titles and no notes"
+
+
+def without_comparisons(small, **settings):
+    """The same run, every comparison of which has failed."""
+    lost = pl.col("kind") == "compare"
+    said = small.judgments.with_columns(
+        status=pl.when(lost).then(pl.lit("no_verdict")).otherwise("status"),
+        emitted=pl.when(~lost).then("emitted"),
+        label_logprobs=pl.when(~lost).then("label_logprobs"),
+    )
+    chosen = replace(small.settings, **settings)
+    found = evaluate(said, small.protocols, world.responses(), chosen)
+    frames = {name: getattr(found, name) for name in ("scores", "verdicts", "metrics", "ratings")}
+    return replace(small, judgments=said, settings=chosen, **frames)
+
+
+def test_a_judge_whose_comparisons_failed_is_not_said_to_have_none(small):
+    (board,) = tables.leaderboards(without_comparisons(small))
+    assert board.title == f"Leaderboard by {JUDGES[0]} ({SCALES[0]}, mean score)"
+    assert board.note.startswith(f"Mean score: {JUDGES[0]} has no readable comparison to rank by.")
+
+
+def test_a_weighted_rating_and_the_plain_mean_beside_it_are_told_apart(small):
+    (board,) = tables.leaderboards(without_comparisons(small, category_weights={"code": 3.0}))
+    assert "mean score, unweighted" in board.columns
+    assert "Ratings weigh questions by category" in board.note
+    (plain,) = tables.leaderboards(without_comparisons(small))
+    assert "mean score" in plain.columns
+    assert "weigh" not in plain.note
+
+
+def test_the_reference_stays_whatever_rules_are_shown():
+    settings = AnalysisConfig(tolerances=[0], k=[3], score_rules=["expected"], verdict_rules=["normalised"])
+    every, some = (world.inputs(s, **SMALL) for s in (AnalysisConfig(tolerances=[0], k=[3]), settings))
+    assert judges.side_by_side(some).rows == judges.side_by_side(every).rows
+    assert tables.findings(some) == tables.findings(every)
+    assert any("conflict in" in text for text in tables.findings(some))
 
 
 def test_an_anchored_leaderboard_says_who_is_at_1000_and_no_mean(small):

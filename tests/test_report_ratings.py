@@ -36,6 +36,14 @@ def test_soft_hard_and_calibrated_stand_side_by_side_and_it_is_said_that_soft_sp
     assert "Calibrated: probabilities at the temperature (" in told.note
 
 
+def test_a_calibration_that_was_dropped_is_not_put_down_to_missing_human_scores():
+    rows = [game(q, "a", "b", (0.6, 0.3, 0.1)) for q in range(9)]
+    human = {(str(q), m): float(m == "a") for q in range(9) for m in "ab"}  # always right: no best temperature
+    (report,) = by_rule(inputs(rows, AnalysisConfig(), answers(dict.fromkeys(human, "x"), human)))
+    assert "need human scores" not in report.note
+    assert "the judge could not be calibrated" in report.note
+
+
 def test_coefficients_are_shown_with_their_intervals_whatever_the_folder_s_configuration_says():
     rows = tournament(np.random.default_rng(2), WORTHS, 8, soft=True)
     texts = {(str(q), m): "x" * (20 + (q * 37 + i * 11) % 60) for q in range(8) for i, m in enumerate(WORTHS)}

@@ -68,6 +68,30 @@ def test_a_protocol_that_was_never_judged_has_its_rows(said):
             assert set(mine["cases"]) <= {0}
 
 
+def test_a_judge_whose_comparisons_all_failed_has_their_reasons_in_the_rows_of_its_fit(said):
+    told = said.with_columns(category=pl.when(pl.col("question_id") == "q0").then(pl.lit("code")))
+    lost = pl.col("kind") == "compare"
+    failed = told.with_columns(
+        status=pl.when(lost).then(pl.lit("no_verdict")).otherwise("status"),
+        emitted=pl.when(~lost).then("emitted"),
+        label_logprobs=pl.when(~lost).then("label_logprobs"),
+    )
+    first = failed.filter(lost & pl.col("category").is_null())["task_id"][0]
+    one_game = pl.concat([failed.filter(pl.col("task_id") != first), told.filter(pl.col("task_id") == first)])
+    for metric in unmeasured.OF_FIT:
+        for judgments, n in ((failed, 4 * 6 * 2), (one_game, 4 * 6 * 2 - 1)):
+            (row,) = wanted_rows(measured(judgments), metric).to_dicts()
+            assert json.loads(row["excluded_by"]) == {"no_verdict": n}
+            (row,) = measured(judgments).filter(metric=metric, category="code").to_dicts()
+            assert (row["cases"], json.loads(row["excluded_by"])) == (0, {"no_verdict": 6 * 2})
+
+
+@pytest.mark.parametrize("names", [(), ("compare",), ("score-5", "compare")])
+def test_without_judgments_no_two_rows_are_of_one_thing(names):
+    found = measured(world.judgments(judges=()), names=names)
+    assert not found.select([*KEYS, "verdict_tolerance", "category"]).is_duplicated().any()
+
+
 def test_a_run_without_any_judgment_has_rows_of_no_judge():
     nothing = world.judgments(judges=())
     found = measured(nothing)

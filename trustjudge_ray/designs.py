@@ -146,7 +146,7 @@ def supports(
         questions: of the whole plan; sampled: those that `subsets`, by k, is about.
     """
     if "compare" not in kinds or not meetings.asked:
-        yield f"no comparisons{_why_none(config, meetings)}: {_WITHOUT_COMPARISONS}"
+        yield f"no comparisons{_why_none(config, meetings)}: {_WITHOUT_COMPARISONS}; {_without(kinds)}"
         return
     yield from _ranking(config, meetings)
     yield _position(meetings)
@@ -167,7 +167,11 @@ def supports(
         yield "non-transitivity needs plan.design blocks (with plan.block at least k) or full, and plan.orders both"
 
 
-_WITHOUT_COMPARISONS = "no conflict ratio, no non-transitivity ratio; ranking by mean score only"
+_WITHOUT_COMPARISONS = "no conflict ratio, no non-transitivity ratio"
+
+
+def _without(kinds: Collection[str]) -> str:
+    return "ranking by mean score only" if "score" in kinds else "no ranking"
 
 
 def _why_none(config: Config, meetings: Meetings) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from trustjudge_ray.analysis.bounds import BY_DESIGN
+from trustjudge_ray.analysis.canary import canary_of, without_canary
 from trustjudge_ray.analysis.chance import chance_of_conflict, chance_of_fault
 from trustjudge_ray.analysis.comparisons import Comparisons, compared
 from trustjudge_ray.analysis.consistency import CONFLICTS, TIES, ResponseScores, conflict_cells, response_scores
@@ -74,7 +75,8 @@ def ablation(
 ) -> pl.DataFrame:
     """A row for every judge, metric and step, in the order of the steps; see ABLATION for the columns.
 
-    The tolerances are the smallest of each kind in `settings.tolerances`. What was not judged leaves no row.
+    The tolerances are the smallest of each kind in `settings.tolerances`. What was not judged leaves no row, and a
+    canary is in none.
 
     Args:
         judgments: JUDGMENTS; kinds other than score and compare are left out.
@@ -86,6 +88,9 @@ def ablation(
         ReadoutError: judgments do not fit their protocol.
     """
     judgments = judgments.filter(pl.col("kind").is_in(["score", "compare"]))
+    if responses is not None:
+        canary = canary_of(responses)
+        judgments, responses = without_canary(judgments, canary), without_canary(responses, canary)
     given = parse_tolerances(settings.tolerances)
     least = Tolerances(given.score, given.likelihood[:1], given.ppl[:1])
     arranged, scores, pairs = layout(judgments, responses), score_table(judgments, protocols), pairs_of(judgments)

@@ -17,7 +17,7 @@ BINS: Final = 10
 FOLDS: Final = 5
 FLOOR: Final = 1e-6
 """Probabilities below are taken as this: one outcome that was called impossible must not decide everything."""
-_LOG_RANGE: Final = 4.0
+LOG_RANGE: Final = 4.0
 
 
 def brier_parts(p: Array, right: Array, bins: int = BINS) -> dict[str, float]:
@@ -143,8 +143,8 @@ class Scaling:
         fold: (cases,) the fold of each case's question.
         before, after: `log_loss`, `brier` and `calibration_error` of all cases; `after` with the temperature that was
             fitted without a case's fold, so never with one that saw its question.
-        at_edge: whether one of the fits has no best temperature within what is searched, e^±4: the likeliest outcome is
-            always right, or never.
+        at_edge: whether one of the fits has no best temperature within what is searched, e^±4. At the cold end the
+            likeliest outcome is always right; at the hot end equal probabilities do as well as the judge's.
     """
 
     temperature: float
@@ -168,7 +168,7 @@ def fit_temperature(p: Array, right: Array) -> float:
     """The temperature of the lowest log loss (Guo et al., ICML 2017), from e^−4 to e^4."""
     found = minimize_scalar(
         lambda log_t: log_loss(scaled(p, float(np.exp(log_t))), right),
-        bounds=(-_LOG_RANGE, _LOG_RANGE),
+        bounds=(-LOG_RANGE, LOG_RANGE),
         method="bounded",
         options={"xatol": 1e-6},
     )
@@ -184,10 +184,9 @@ def temperature_scaling(p: Array, right: Array, question: Index, seed: int) -> S
     asked = np.unique(question)
     if len(asked) < 2:
         return None
-    drawn = np.random.default_rng(seed).permutation(len(asked)) % min(FOLDS, len(asked))
-    fold = drawn[np.searchsorted(asked, question)]
+    fold = folds_of(question, seed)
     after, folds, edge = np.empty_like(p), [], False
-    for number in range(int(drawn.max()) + 1):
+    for number in range(int(fold.max()) + 1):
         here = fold == number
         temperature = fit_temperature(p[~here], right[~here])
         edge |= _at_edge(p[~here], right[~here], temperature)
@@ -198,9 +197,16 @@ def temperature_scaling(p: Array, right: Array, question: Index, seed: int) -> S
     return Scaling(overall, tuple(folds), fold, _losses(p, right), _losses(after, right), len(p), len(asked), edge)
 
 
+def folds_of(question: Index, seed: int) -> Index:
+    """(cases,) the fold of each case's question, 0 to `FOLDS` − 1; a question is in one fold."""
+    asked = np.unique(question)
+    drawn = np.random.default_rng(seed).permutation(len(asked)) % min(FOLDS, len(asked))
+    return np.asarray(drawn[np.searchsorted(asked, question)], dtype=np.int64)
+
+
 def _at_edge(p: Array, right: Array, temperature: float) -> bool:
     """Whether an end of the range does as well as the temperature found."""
-    ends = (log_loss(scaled(p, float(np.exp(end))), right) for end in (-_LOG_RANGE, _LOG_RANGE))
+    ends = (log_loss(scaled(p, float(np.exp(end))), right) for end in (-LOG_RANGE, LOG_RANGE))
     return min(ends) <= log_loss(scaled(p, temperature), right) + 1e-9
 
 

@@ -1,4 +1,7 @@
-"""Whether the canary (`corpus.canary`) ends last, as it must: it gives every question the same empty answer."""
+"""Whether the canary (`corpus.canary`) ends last, as it must: it gives every question the same empty answer.
+
+It is only ranked: what is so easy to tell from the rest says nothing of a judge's consistency, bias or agreement.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,6 +26,12 @@ def canary_of(responses: pl.DataFrame) -> str | None:
         return None
     mine = responses.filter(pl.col("model") == NAME, pl.col("meta_json") == META_JSON)
     return NAME if mine.height else None
+
+
+def without_canary(rows: pl.DataFrame, canary: str | None) -> pl.DataFrame:
+    """JUDGMENTS, SCORES, VERDICTS or RESPONSES that do not concern it: those of other models and of pairs of others."""
+    sides = [name for name in ("model", "model_a", "model_b") if name in rows.columns]
+    return rows if canary is None else rows.filter(*(pl.col(side).ne_missing(canary) for side in sides))
 
 
 def canary_metrics(ratings: pl.DataFrame, canary: str | None) -> pl.DataFrame:

@@ -75,6 +75,8 @@ def controlled_games(outcomes: pl.DataFrame, names: list[str]) -> tuple[Games, l
     if known.height < outcomes.height:
         missing = outcomes.height - known.height
         notes.append(f"{missing} of {outcomes.height} games are left out: a text of theirs is not in the run folder")
+    if not known.height:
+        return games_of(known), [], notes
     sums = [pl.col(f"y_{o}").sum() for o in OUTCOMES]
     by_answer = known.group_by(_KEY).agg(*sums, *(pl.col(c).first() for c in columns)).sort(_KEY)
     places = games_of(by_answer)

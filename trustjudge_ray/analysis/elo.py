@@ -27,7 +27,8 @@ _MOST_ORDERS: Final = 20
 
 
 def elo_ratings(games: Games, seed: int) -> Array:
-    """(models,) mean ratings over random orders of the questions; the mean of all models that met is 1000.
+    """(models,) mean ratings over random orders of the questions; the mean of all models that met is 1000,
+    also of those that no fit can rate (`standing.elo` centres anew).
 
     Nothing depends on the names of models or on row order. Up to 20 orders, each with its reverse, at least 2; 400,000
     updates in all where that is enough.

@@ -1,6 +1,6 @@
 """Everything that is computed from judgments: scores, verdicts, metrics, ratings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -8,7 +8,7 @@ import polars as pl
 
 from trustjudge_ray.analysis.agreement import agreement_metrics
 from trustjudge_ray.analysis.bias import pair_bias_rows, score_bias_rows
-from trustjudge_ray.analysis.canary import canary_metrics, canary_of
+from trustjudge_ray.analysis.canary import canary_metrics, canary_of, without_canary
 from trustjudge_ray.analysis.comparisons import Comparisons, compared
 from trustjudge_ray.analysis.consistency import ResponseScores, conflict_rows, response_scores
 from trustjudge_ray.analysis.coverage import coverage_rows, pair_mass_rows, reading_rows
@@ -55,6 +55,8 @@ def evaluate(
     """Compute every table from a run's judgments.
 
     Whatever is missing (no comparisons, no scores, nothing readable) leaves its rows with no case and no value.
+    A canary has its rows in SCORES, VERDICTS and RATINGS, and its judgments count in `coverage`; no other metric reads
+    them.
 
     Args:
         judgments: JUDGMENTS, one row per task_id; kinds other than score and compare are left out.
@@ -70,16 +72,23 @@ def evaluate(
     scores = score_table(judgments, protocols)
     pairs = pairs_of(judgments)
     verdicts = verdict_table(pairs, tolerances)
-    consistency, warnings = consistency_metrics(judgments, protocols, responses, settings, scores, pairs, tolerances)
     known = pl.DataFrame(schema=columns(RESPONSES)) if responses is None else responses
-    agreement = agreement_metrics(scores, verdicts, known, settings)
+    canary = canary_of(known)
+    asked, mine, told, answers = (without_canary(table, canary) for table in (judgments, scores, verdicts, known))
+    pairs = pairs if canary is None else pairs_of(asked)
+    texts = None if responses is None else answers
+    consistency, warnings = consistency_metrics(asked, protocols, texts, settings, mine, pairs, tolerances, judgments)
     ranked = rankings(judgments, protocols, settings, scores, responses)
-    further = people_metrics(judgments, verdicts, known, settings)
-    canary = canary_metrics(ranked.ratings, canary_of(known))
-    added = (agreement, further, ranked.metrics, canary)
+    added = (
+        agreement_metrics(mine, told, answers, settings),
+        people_metrics(asked, told, answers, settings),
+        ranked.metrics,
+        canary_metrics(ranked.ratings, canary),
+    )
     metrics = pl.concat([consistency, *(table.select(*COLUMNS) for table in added)])
     names = {kind: _names(judgments, protocols, kind) for kind in ("score", "compare")}
-    metrics = pl.concat([metrics, unmeasured_rows(metrics, scores, verdicts, names, tolerances)])
+    left = unmeasured_rows(metrics, judgments, mine, told, names, tolerances, settings.on_empty)
+    metrics = pl.concat([metrics, left])
     return Evaluation(scores, verdicts, metrics, ranked.ratings, [*warnings, *_label_only(judgments), *ranked.warnings])
 
 
@@ -91,22 +100,30 @@ def consistency_metrics(
     scores: pl.DataFrame,
     pairs: Pairs,
     tolerances: Tolerances,
+    everything: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, list[str]]:
-    """METRICS that need no human label, for every judge and protocol; with warnings."""
+    """METRICS that need no human label, for every judge and protocol; with warnings.
+
+    Args:
+        everything: the judgments that `coverage` counts, where they are more than those that the others are about
+            (a canary's); every judge and protocol in there has its rows.
+    """
+    everything = judgments if everything is None else everything
     arranged = layout(judgments, responses)
+    whole = arranged if everything.height == judgments.height else layout(everything)
     known = known_of(arranged, responses)
     confidence, rows, warnings = settings.confidence, [], []
-    score_names, pair_names = (_names(judgments, protocols, kind) for kind in ("score", "compare"))
+    score_names, pair_names = (_names(everything, protocols, kind) for kind in ("score", "compare"))
     identical = settings.identical == "include"
     compared_of = {
         judge: [compared(pairs, judge, name, arranged, tolerances, identical) for name in pair_names]
-        for judge in _or_none(judgments["judge"].unique().sort())
+        for judge in _or_none(everything["judge"].unique().sort())
     }
     for judge, compared_by in compared_of.items():
         scored = [_scored(scores, judge, name, protocols, arranged, tolerances) for name in score_names]
         asked = sorted({name for name in (*score_names, *pair_names) if name is not None})
         for protocol in asked:
-            rows += coverage_rows(arranged, judgments, judge, protocol, confidence)
+            rows += coverage_rows(whole, everything, judge, protocol, confidence)
         rows += noise_rows(arranged, judgments, protocols, judge, asked, confidence)
         for mine in scored:
             rows += reading_rows(arranged, scores, mine, confidence)
@@ -117,11 +134,16 @@ def consistency_metrics(
             found, notes = _pair_rows(arranged, pair, settings)
             rows += found
             warnings += notes
-            others = [
-                it for who, its in compared_of.items() for it in its if who != judge and it.protocol == pair.protocol
-            ]
-            rows += pair_bias_rows(arranged, pair, others, known, settings.families, confidence)
-    return pl.concat([pl.DataFrame(schema=COLUMNS), *rows]), warnings
+            rows += pair_bias_rows(arranged, pair, _others(pair, compared_of), known, settings.families, confidence)
+    table = pl.concat([pl.DataFrame(schema=COLUMNS), *rows])
+    # With neither kind, what both have (`label_mass`, `label_saturation`) is one row.
+    return table.unique(maintain_order=True) if score_names == pair_names else table, warnings
+
+
+def _others(pair: Comparisons, compared_of: Mapping[str | None, Sequence[Comparisons]]) -> list[Comparisons]:
+    """What the other judges say under the same protocol."""
+    every = (it for its in compared_of.values() for it in its)
+    return [it for it in every if it.judge != pair.judge and it.protocol == pair.protocol]
 
 
 def _pair_rows(

@@ -5,12 +5,13 @@ judged again with the same prompt and seed. A difference between two runs that i
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
-from trustjudge_ray.analysis.inference import mean_intervals, ratio_intervals
+from trustjudge_ray.analysis.inference import Array, RatioIntervals, linearised, mean_intervals, ratio_intervals
 from trustjudge_ray.analysis.layout import Layout, by_reason, plain_rows, ratio_rows
 from trustjudge_ray.analysis.readouts import Floats, judged_by
 from trustjudge_ray.analysis.scoring import scores
@@ -36,7 +37,8 @@ def noise_rows(
     `sample_spread`: the mean over responses or pairs of the standard deviation between their samples (n − 1).
     `noise_score`, `noise_margin`: the mean of |value of a repetition − value of the first judgment|; with `_max` the
     largest, without interval. `noise_flips`: the share of repeated verdicts (rule normalised, tolerance 0) that are
-    not those of the first judgment. Where a value is missing the case is excluded, by its status.
+    not those of the first judgment. Where a value is missing the case is excluded, by its status. The means have no
+    interval where no question differs from another (`size_intervals`).
     """
     of_judge = pl.lit(False) if judge is None else pl.col("judge") == judge
     mine = judgments.filter(of_judge & pl.col("protocol").is_in(list(names)))
@@ -58,7 +60,7 @@ def _spread(layout: Layout, units: pl.DataFrame, keys: dict[str, Any], confidenc
     sums = _per_question(layout, question[known], units["deviation"].drop_nulls().to_numpy())
     cases = _per_question(layout, question[known])
     lost = {_FEW: _per_question(layout, question[~known])}
-    return ratio_rows(layout, {**keys, "metric": "sample_spread"}, sums, cases, lost, confidence, mean_intervals)
+    return ratio_rows(layout, {**keys, "metric": "sample_spread"}, sums, cases, lost, confidence, size_intervals)
 
 
 def _noise(
@@ -71,13 +73,24 @@ def _noise(
     counted = _per_question(layout, question[known])
     lost = by_reason(cases["status"].filter(pl.Series(~known)), question[~known], layout.questions)
     sums = _per_question(layout, question[known], change)
-    rows = [ratio_rows(layout, {**keys, "metric": what}, sums, counted, lost, confidence, mean_intervals)]
+    rows = [ratio_rows(layout, {**keys, "metric": what}, sums, counted, lost, confidence, size_intervals)]
     rows.append(_largest(layout, {**keys, "metric": f"{what}_max"}, question[known], change))
     if compare:
         flips = _per_question(layout, question[known], cases["flipped"].filter(pl.Series(known)).to_numpy())
         named = {**keys, "metric": "noise_flips", "verdict_tolerance": 0.0, "tolerance": 0.0}
         rows.append(ratio_rows(layout, named, flips, counted, lost, confidence, ratio_intervals))
     return rows
+
+
+def size_intervals(sums: Array, counts: Array, confidence: float = 0.95) -> RatioIntervals:
+    """Means of quantities of 0 or more, with question-clustered t intervals.
+
+    None where no question differs from another, as where nothing changed at all: what was not seen is not shown to be
+    impossible, and there is nothing to say how large it could be.
+    """
+    found, seen = mean_intervals(sums, counts, confidence), linearised(sums, counts).variance > 1e-24
+    low, high = np.where(seen, np.maximum(found.low, 0.0), np.nan), np.where(seen, found.high, np.nan)
+    return replace(found, low=low, high=high)
 
 
 def _largest(layout: Layout, keys: dict[str, Any], question: Any, change: Floats) -> pl.DataFrame:

@@ -2,8 +2,8 @@
 
 Each kind adds three columns to `games.soft_outcomes`, beside `y_…`, the probabilities as they are. Ratings of
 different kinds have different spreads: an unsure judge pulls soft ratings together, a sure one apart, and neither says
-anything about the models. Calibrated to what people said, they are on one scale; their intervals take the temperature
-as known.
+anything about the models. Calibrated to what people said, they are on one scale, and without the judge's liking of a
+slot; their intervals take the calibration as known.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from trustjudge_ray.analysis.calibration import Scaling, scaled, temperature_scaling
 from trustjudge_ray.analysis.games import OUTCOMES
+from trustjudge_ray.analysis.slot_scaling import SlotScaling, slot_scaled, slot_scaling
 from trustjudge_ray.config import AnalysisConfig
 
 SOFT: Final = "y"
@@ -29,7 +29,7 @@ class Calibration:
 
     judge: str
     protocol: str
-    scaling: Scaling | None
+    scaling: SlotScaling | None
     note: str | None = None
 
 
@@ -48,11 +48,15 @@ def with_hard(outcomes: pl.DataFrame) -> pl.DataFrame:
 def with_calibrated(
     outcomes: pl.DataFrame, responses: pl.DataFrame | None, settings: AnalysisConfig
 ) -> tuple[pl.DataFrame, list[Calibration]]:
-    """Outcomes with `calibrated_…`: each order's probabilities at the temperature that fits people's scores best.
+    """Outcomes with `calibrated_…`: each order's probabilities at the temperature, and with the offset of the first
+    slot, that together fit people's scores best (`slot_scaling`).
 
     Fitted for every judge and protocol on the games whose two answers have a human score (a gap up to 1e-9 is a tie),
-    by folds of questions: a question's own labels do not decide its temperature; questions without labels have that
-    of all. Null where a judge has no temperature. Outcomes that no judge gave (identical texts, empty answers) stay.
+    by folds of questions: a question's own labels do not decide how it is calibrated; questions without labels have
+    the fit of all. The offset is applied: people, whom these outcomes are calibrated to, see no slots, so what is left
+    for Davidson's order effect is about 0. It is 0 where no two models were compared in both orders, for then a slot
+    cannot be told from who was in it. Null where a judge has no temperature. Outcomes that no judge gave (identical
+    texts, empty answers) stay.
 
     Args:
         responses: RESPONSES; without them, or without a human score, no game is calibrated and nothing is said.
@@ -94,18 +98,25 @@ def _calibrated(
     known = part["wanted"].is_not_null().to_numpy()
     question = part["question_id"].rank("dense").cast(pl.Int64).to_numpy() - 1
     right = np.eye(3)[part["wanted"].drop_nulls().to_numpy()]
-    scaling = temperature_scaling(p[known], right, question[known], settings.seed) if known.any() else None
+    both = _both_orders(part.filter(pl.col("wanted").is_not_null()))
+    scaling = slot_scaling(p[known], right, question[known], both, settings.seed) if known.any() else None
     note = None
     if scaling is None:
         note = "human scores in fewer than two questions"
-    elif scaling.at_edge:
-        note = "no temperature is the best: the likeliest outcome is always what people said, or never"
+    elif scaling.edge is not None:
+        note = f"no temperature is the best, on all questions or on four fifths of them: {scaling.edge}"
     if scaling is None or note:
         empty = part.with_columns(pl.lit(None, pl.Float64).alias(f"{CALIBRATED}_{o}") for o in OUTCOMES)
         return empty, Calibration(judge, protocol, None, note)
-    heat = np.full(int(question.max()) + 1, scaling.temperature)
-    heat[question[known]] = np.array(scaling.folds)[scaling.fold]
+    chosen = np.tile([scaling.temperature, scaling.offset], (int(question.max()) + 1, 1))
+    chosen[question[known]] = np.array(scaling.folds)[scaling.fold]
     judged = part["judged"].to_numpy()[:, None]
-    values = weight * np.where(judged, scaled(p, heat[question][:, None]), p)
+    values = weight * np.where(judged, slot_scaled(p, *chosen[question].T), p)
     columns = [pl.Series(f"{CALIBRATED}_{o}", values[:, i]) for i, o in enumerate(OUTCOMES)]
     return part.with_columns(columns), Calibration(judge, protocol, scaling)
+
+
+def _both_orders(games: pl.DataFrame) -> bool:
+    """Whether some two models were compared with each of them first."""
+    pairs = games.select("first", "second").unique()
+    return pairs.join(pairs, left_on=["first", "second"], right_on=["second", "first"], how="semi").height > 0

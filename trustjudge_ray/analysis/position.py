@@ -7,8 +7,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trustjudge_ray.analysis.comparisons import Comparisons
-from trustjudge_ray.analysis.inference import mean_intervals
 from trustjudge_ray.analysis.layout import Layout, by_reason, ratio_rows
+from trustjudge_ray.analysis.preference import difference_intervals
 from trustjudge_ray.analysis.verdicts import mean_probabilities
 
 _A, _B, _TIE = 0, 1, 2
@@ -24,9 +24,10 @@ def position_rows(layout: Layout, comparisons: Comparisons, confidence: float) -
 
     `flip_rate`: of the pairs that emitted a verdict in both orders, the share whose verdicts differ (as candidates).
     `first_slot_preference`: of all emitted verdicts but ties, also of pairs read in one order only, the share that
-    goes to the response shown first; 0.5 is unbiased where both orders are asked.
+    goes to the response shown first; 0.5 is unbiased where both orders are asked, and where not, only if who is
+    shown first has nothing to do with who is better.
     `order_effect`: the mean over pairs of P(shown first) − P(shown second), averaged over both orders, each order's
-    label probabilities renormalised; from −1 to 1, 0 is unbiased.
+    label probabilities renormalised; from −1 to 1, 0 is unbiased. Its interval never has width zero.
     `flip_rate_{close,middle,clear}`, `order_effect_{close,middle,clear}`: the same for the pairs of each of MARGINS;
     the others are excluded as `other_margin`. A judge that looks at the order before the answers flips clear pairs too.
     """
@@ -111,7 +112,7 @@ def _order_effect(
     lost = _lost(layout, comparisons) | _reason(layout, comparisons, "no_label_mass", ok & ~massive)
     lost |= _reason(layout, comparisons, "other_margin", ok & massive & ~inside)
     named = {**keys, "metric": f"order_effect{margin}"}
-    return ratio_rows(layout, named, sums, cases, lost, confidence, intervals=mean_intervals)
+    return ratio_rows(layout, named, sums, cases, lost, confidence, intervals=difference_intervals)
 
 
 def _have_mass(comparisons: Comparisons) -> _Flags:

@@ -59,15 +59,15 @@ class Contest:
     """The games of one ranking.
 
     Attributes:
-        totals: (models, 3) wins, losses and ties, each game once whatever it weighs.
+        totals: by kind of outcome (models, 3) wins, losses and ties, each game once whatever it weighs.
         by_kind: games by kind of outcome, weighted; `calibrated` only where every game is.
-        controlled: with covariates; None where there are none to tell apart.
-        controlled_totals: `totals` of those games.
+        controlled: with covariates and without the canary; None where there are none to tell apart.
+        controlled_totals: (models, 3) soft totals of those games.
         covariates: their names, as the columns of `controlled.covariates`.
         notes: on the covariates.
     """
 
-    totals: Array
+    totals: dict[str, Array]
     by_kind: dict[str, Games]
     controlled: Games | None
     controlled_totals: Array
@@ -95,20 +95,34 @@ def outcomes_of(judgments: pl.DataFrame, responses: pl.DataFrame | None, setting
     return Outcomes(rows, left, calibrations, names, notes)
 
 
-def contest(part: pl.DataFrame, scope: Scope, covariates: list[str], settings: AnalysisConfig) -> Contest:
-    """The games of one ranking; over all categories weighted by them."""
+def contest(
+    part: pl.DataFrame, scope: Scope, covariates: list[str], settings: AnalysisConfig, canary: str | None = None
+) -> Contest:
+    """The games of one ranking; over all categories weighted by them.
+
+    Args:
+        canary: the model whose games stay out of `controlled`: its one short text, against all others, would be most
+            of every covariate's unit, and its losses have nothing to do with length or style.
+    """
     kinds = (SOFT, HARD) if part[f"{CALIBRATED}_tie"].null_count() else (SOFT, HARD, CALIBRATED)
-    by_kind = games_by_kind(part, kinds)
-    totals, once = by_kind[SOFT].totals(), part
-    if settings.category_weights and scope.category is None:
-        weight = weights(part, settings, pl.sum_horizontal(f"{SOFT}_{o}" for o in OUTCOMES))
-        part = part.with_columns(pl.col(f"{kind}_{o}") * weight for kind in kinds for o in OUTCOMES)
-        by_kind = games_by_kind(part, kinds)
+    once = games_by_kind(part, kinds)
+    totals = {kind: games.totals() for kind, games in once.items()}
+    weighted = bool(settings.category_weights) and scope.category is None
+    by_kind = games_by_kind(_weighted(part, kinds, settings), kinds) if weighted else once
     if not covariates:
-        return Contest(totals, by_kind, None, totals, [], [])
-    games, kept, notes = controlled_games(part, covariates)
-    known = games_of(once.drop_nulls([f"z_{name}" for name in covariates]))
-    return Contest(totals, by_kind, games if kept else None, known.totals(), kept, notes)
+        return Contest(totals, by_kind, None, totals[SOFT], [], [])
+    notes = []
+    if canary is not None and canary in by_kind[SOFT].models:
+        part = part.filter(pl.col("first") != canary, pl.col("second") != canary)
+        notes.append(f"games with the canary '{canary}' are left out: its text is the same in all of them")
+    games, kept, told = controlled_games(_weighted(part, (SOFT,), settings) if weighted else part, covariates)
+    known = games_of(part.drop_nulls([f"z_{name}" for name in covariates]))
+    return Contest(totals, by_kind, games if kept else None, known.totals(), kept, notes + told)
+
+
+def _weighted(part: pl.DataFrame, kinds: tuple[str, ...], settings: AnalysisConfig) -> pl.DataFrame:
+    weight = weights(part, settings, pl.sum_horizontal(f"{SOFT}_{o}" for o in OUTCOMES))
+    return part.with_columns(pl.col(f"{kind}_{o}") * weight for kind in kinds for o in OUTCOMES)
 
 
 def weights(rows: pl.DataFrame, settings: AnalysisConfig, size: pl.Expr) -> pl.Series:

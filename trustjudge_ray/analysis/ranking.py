@@ -57,14 +57,16 @@ def rankings(
 
     Intervals are question-clustered, at `settings.confidence`. `rank_low` is 1 + the models significantly better,
     `rank_high` the number of models less those significantly worse, pair by pair without correction; with
-    `settings.bootstrap` they are quantiles over resampled questions. Models seen in one question have no interval.
+    `settings.bootstrap` they are, within a group, quantiles over resampled questions. Models seen in one question have
+    no interval.
     `elo` is given over all categories only, without intervals. `settings.category_weights` weigh games and scores of
     all rules but `elo`, over all categories; the columns of games count each once.
 
     METRICS, by judge, protocol and category, `cases` are games, intervals question-clustered, null where the games
     cannot bound it: `order_effect_logit` (log-odds of the first slot between equals, without ties) and
     `tie_parameter` (ν: P(tie)/P(win) between equals without order effect) of the rule `davidson`; `covariate_NAME`
-    (log-odds for one unit of difference, see `covariates`) of `davidson_controlled`. `outcome_temperature` of
+    (log-odds for one unit of difference, see `covariates`) of `davidson_controlled`, which leaves the canary out.
+    `outcome_temperature` and `outcome_offset` (log-odds added to the first slot, see `slot_scaling`) of
     `davidson_calibrated`, by judge and protocol, where there are human scores; `cases` are the games that have them.
 
     Args:
@@ -74,15 +76,16 @@ def rankings(
         responses: RESPONSES, for human scores and texts.
 
     Raises:
-        ConfigError: `settings.anchor_model` cannot be the anchor of an overall ranking.
+        ConfigError: `settings.anchor_model` can be the anchor of no overall ranking.
     """
     games = outcomes_of(judgments, responses, settings)
     told = games.notes + _about_settings(games.rows, settings)
     canary = None if responses is None else canary_of(responses)
     rows: list[dict[str, Any]] = []
-    fitted: list[dict[str, Any]] = [_temperature_row(calibration) for calibration in games.calibrations]
+    fitted: list[dict[str, Any]] = [row for each in games.calibrations for row in _calibration_rows(each)]
+    unanchored: dict[Scope, str | None] = {}
     for scope, part in scopes(games.rows):
-        played = contest(part, scope, games.covariates, settings)
+        played = contest(part, scope, games.covariates, settings, canary)
         excluded = _counts(games.left, scope)
         if not ranked(scope, games.rows):
             soft = played.by_kind[SOFT]
@@ -93,6 +96,8 @@ def rankings(
         rows += found
         fitted += more
         told += [f"{scope}{note}" for note in notes]
+        unanchored[scope] = _unanchored(played.by_kind[SOFT], settings)
+    told += _about_anchor(unanchored, settings)
     asked = scores(judgments, protocols) if scored is None else scored
     found, notes = _mean_scores(asked.filter(pl.col("rule") == settings.score_rule), settings, canary)
     table = pl.DataFrame(rows + found, schema=columns(RATINGS), orient="row")
@@ -138,7 +143,6 @@ def _ranked(
     shapes = {kind: structure(games, settings.confidence) for kind, games in played.by_kind.items()}
     soft, models = played.by_kind[SOFT], played.by_kind[SOFT].models
     notes = [f": {text}" for text in _cautions(soft, shapes[SOFT], scope.category, settings)]
-    notes += _anchor_notes(scope, soft, shapes[SOFT], settings)
     fitted: list[dict[str, Any]] = []
     for name, (kind, rule) in RATING_RULES.items():
         if kind not in played.by_kind or (name == "elo" and scope.category is not None):
@@ -147,7 +151,7 @@ def _ranked(
         if scope.category is None or name == "davidson" or (standing.fit and not standing.fit.converged):
             known = [*_unlike(models, shapes[kind], shapes[SOFT]), *standing.notes]
             notes += [f", {name}: {note}" for note in known if f", davidson: {note}" not in notes]
-        rows += _rows(scope, name, models, played.totals, shapes[kind], standing, settings)
+        rows += _rows(scope, name, models, played.totals[kind], shapes[kind], standing, settings)
         if name == "davidson" and scope.category is None:
             found_out = canary_notes(models, shapes[kind].component, standing, canary)
             notes += [f", {name}: {note}" for note in found_out]
@@ -206,12 +210,15 @@ def _about(scope: Scope, games: Games) -> dict[str, Any]:
     return {"judge": scope.judge, "protocol": scope.protocol, "category": scope.category} | counts
 
 
-def _temperature_row(calibration: Calibration) -> dict[str, Any]:
-    row: dict[str, Any] = {"metric": "outcome_temperature", "judge": calibration.judge}
+def _calibration_rows(calibration: Calibration) -> list[dict[str, Any]]:
+    about: dict[str, Any] = {"judge": calibration.judge, "protocol": calibration.protocol, "cases": 0}
     scaling = calibration.scaling
-    counts = {} if scaling is None else {"cases": scaling.cases, "questions": scaling.questions}
-    value = None if scaling is None else scaling.temperature
-    return row | {"protocol": calibration.protocol, "value": value, "cases": 0} | counts
+    if scaling is not None:
+        about |= {"cases": scaling.cases, "questions": scaling.questions}
+    return [
+        {"metric": "outcome_temperature", "value": None if scaling is None else scaling.temperature} | about,
+        {"metric": "outcome_offset", "value": None if scaling is None else scaling.offset} | about,
+    ]
 
 
 def _counts(left: pl.DataFrame, scope: Scope) -> dict[str, Any]:
@@ -224,32 +231,36 @@ def _counts(left: pl.DataFrame, scope: Scope) -> dict[str, Any]:
     return metrics.reasons(dict(zip(found["reason"], found["n"], strict=True)))
 
 
-def _anchor_notes(scope: Scope, games: Games, shape: Structure, settings: AnalysisConfig) -> list[str]:
-    """Why a ranking by category has no ratings on the anchor's scale.
-
-    Raises:
-        ConfigError: the same of a ranking over all categories.
-    """
+def _unanchored(games: Games, settings: AnalysisConfig) -> str | None:
+    """Why some or all models of a ranking have no rating on the anchor's scale; None where all have one."""
     anchor = settings.anchor_model
     if anchor is None:
-        return []
-    why = None
+        return None
     if anchor not in games.models:
-        why = f"is not among its models {_listed(games.models)}"
-    elif not shape.bounded[games.models.index(anchor)] and settings.ridge <= 0:
-        why = "has no finite rating itself (unbounded)"
-    else:
-        apart = np.array(games.models)[shape.component != shape.component[games.models.index(anchor)]]
-        if len(apart):
-            why = f"never met {_listed(apart)}, directly or through others"
-    if why is None:
-        return []
-    if scope.category is None:
+        return f"is not among its models {_listed(games.models)}"
+    shape, me = structure(games, settings.confidence), games.models.index(anchor)
+    if not shape.bounded[me] and settings.ridge <= 0:
+        return "has no finite rating itself (unbounded)"
+    apart = np.array(games.models)[shape.component != shape.component[me]]
+    return f"never met {_listed(apart)}, directly or through others" if len(apart) else None
+
+
+def _about_anchor(unanchored: dict[Scope, str | None], settings: AnalysisConfig) -> list[str]:
+    """What to know about rankings that the anchor is not the anchor of.
+
+    Raises:
+        ConfigError: these are all rankings over all categories.
+    """
+    anchor, reasons = settings.anchor_model, [(s, why) for s, why in unanchored.items() if why is not None]
+    overall = {scope: why for scope, why in unanchored.items() if scope.category is None}
+    if overall and None not in overall.values():
+        scope, why = reasons[0]
         raise ConfigError(
-            f"analysis.anchor_model: got '{anchor}', which {why} ({scope}); the anchor is a model of every ranking "
-            "that all others met, directly or through others, and that has won and lost"
+            f"analysis.anchor_model: got '{anchor}', which {why} ({scope}); the anchor is a model of some "
+            "ranking over all categories that all others met, directly or through others, and that has won and lost"
         )
-    return [f": no rating on the scale of the anchor '{anchor}' for those that it cannot be compared with: it {why}"]
+    about = f"no rating on the scale of the anchor '{anchor}' for those that it cannot be compared with"
+    return [f"{scope}: {about}: it {why}" for scope, why in reasons]
 
 
 def _unlike(models: tuple[str, ...], shape: Structure, soft: Structure) -> list[str]:
@@ -271,7 +282,15 @@ def _cautions(games: Games, shape: Structure, category: str | None, settings: An
             f"{given} for {_listed(names[~shape.bounded])}: all points between them and the others went one "
             "way (unbounded); ranks are given where the order is determined"
         )
-    return told + _few(games.questions, questions_by_model(games), names, category)
+    told += _few(games.questions, questions_by_model(games), names, category)
+    inside = questions_by_model(games, shape.component if settings.ridge > 0 else shape.group)
+    few = shape.bounded & (inside < FEW_QUESTIONS) & (questions_by_model(games) > 1)
+    if few.any() and category is None and (games.questions >= FEW_QUESTIONS or (inside[few] == 1).any()):
+        told.append(
+            f"{_listed(names[few])} met those they are rated with in fewer than {FEW_QUESTIONS} questions: their "
+            "intervals are rough, and none is given for one question"
+        )
+    return told
 
 
 def _few(questions: int, by_model: np.ndarray, names: np.ndarray, category: str | None) -> list[str]:
@@ -349,9 +368,7 @@ def _rows(
     rank = 1 + standing.above.sum(0)
     best, worst = 1 + standing.surely_above.sum(0), peers - standing.surely_above.sum(1)
     if standing.ranks is not None:
-        tail = (1 - settings.confidence) / 2
-        low, high = np.quantile(standing.ranks, [tail, 1 - tail], axis=0, method="nearest")
-        best, worst = np.minimum(low, rank), np.maximum(high, rank)
+        best, worst = np.minimum(standing.ranks[0], rank), np.maximum(standing.ranks[1], rank)
     games = totals.sum(1)
     return [
         {

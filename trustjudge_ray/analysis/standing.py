@@ -39,7 +39,8 @@ class Standing:
             the number of pairs.
         bounded: whether the rating is finite.
         ranked: whether an interval of ranks can be given.
-        ranks: (rounds, models) of a bootstrap, whose quantiles replace the pairwise tests; or None.
+        ranks: (models,) the lowest and the highest rank by a bootstrap, which replace the pairwise tests within a
+            group; or None.
         notes: what to know about this ranking, in plain words.
         fit: the model behind it, if there is one.
     """
@@ -51,7 +52,7 @@ class Standing:
     surely_above: Flags
     bounded: Flags
     ranked: Flags
-    ranks: Array | None = None
+    ranks: tuple[Array, Array] | None = None
     notes: tuple[str, ...] = ()
     fit: Fit | None = None
 
@@ -69,8 +70,12 @@ def bradley_terry(games: Games, structure: Structure, settings: AnalysisConfig) 
 
 
 def elo(games: Games, structure: Structure, settings: AnalysisConfig) -> Standing:
-    """Elo ratings over random orders of the questions (`elo`), without intervals."""
+    """Elo ratings over random orders of the questions (`elo`), without intervals; 1000 is the mean of the same models
+    as in the fits beside it."""
     rating = elo_ratings(games, settings.seed)
+    together = _fitted_together(structure, settings)
+    middle = np.array([rating[together == label].mean() for label in together])
+    rating = CENTRE + rating - middle
     same, nobody = structure.group[:, None] == structure.group[None, :], np.full(len(rating), False)
     above = np.where(same, rating[:, None] > rating[None, :] + 1e-9, structure.above)
     shown = np.where(structure.bounded, rating, np.nan)
@@ -145,17 +150,19 @@ def _fitted_together(structure: Structure, settings: AnalysisConfig) -> Index:
 def _worths(fit: Fit, games: Games, structure: Structure, settings: AnalysisConfig) -> Standing:
     """Ratings of a fitted model; between groups the order is that of the groups.
 
-    With a ridge models of other groups have a rating, which is the prior's, and no interval.
+    With a ridge models of other groups have a rating, which is the prior's, and no interval; the order is then that of
+    the ratings, and between groups only sure where the groups' order is too.
     """
-    group, questions = structure.group, questions_by_model(games)
-    same = group[:, None] == group[None, :]
+    together = _fitted_together(structure, settings)
+    seen, questions = questions_by_model(games), questions_by_model(games, together)
+    same, rival = together[:, None] == together[None, :], structure.group[:, None] == structure.group[None, :]
     rated = structure.bounded | (settings.ridge > 0)
     above = np.where(same, fit.theta[:, None] > fit.theta[None, :] + 1e-9, structure.above)
-    sure = np.where(
-        same, above & _significant(fit.theta, fit.cov, questions, settings.confidence), structure.surely_above
+    sure = above & np.where(
+        rival, _significant(fit.theta, fit.cov, questions, settings.confidence), structure.surely_above
     )
     theta, variance, freedom = fit.theta, np.diag(fit.cov), questions
-    placed = _anchored_to(games, _fitted_together(structure, settings), structure, settings)
+    placed = _anchored_to(games, together, structure, settings)
     if placed is not None:
         anchor, there = placed
         rated = rated & there
@@ -168,19 +175,23 @@ def _worths(fit: Fit, games: Games, structure: Structure, settings: AnalysisConf
     notes = list(fit.notes)
     if not fit.converged:
         notes.append(f"the fit did not converge in {fit.iterations} steps: do not use these ratings")
-    ranks = _ranks(fit, games, structure, settings) if settings.bootstrap > 0 and games.questions > 1 else None
+    ranks = _ranks(fit, games, structure, sure, settings) if settings.bootstrap > 0 and games.questions > 1 else None
     limits = rating - half, rating + half
-    return Standing(rating, *limits, above, sure, structure.bounded, questions > 1, ranks, tuple(notes), fit)
+    return Standing(rating, *limits, above, sure, structure.bounded, seen > 1, ranks, tuple(notes), fit)
 
 
-def _ranks(fit: Fit, games: Games, structure: Structure, settings: AnalysisConfig) -> Array:
-    """(rounds, models) ranks over resampled questions."""
+def _ranks(fit: Fit, games: Games, structure: Structure, sure: Flags, settings: AnalysisConfig) -> tuple[Array, Array]:
+    """(models,) lowest and highest rank: within a group quantiles over resampled questions. No resample can turn games
+    that all went one way, so models of other groups count as open unless they are `sure`."""
     rng, group = np.random.default_rng(settings.seed), structure.group
     together = _fitted_together(structure, settings)
     drawn = resampled_theta(games, together, fit, settings.bootstrap, rng, settings.ridge)
     same = group[:, None] == group[None, :]
-    better = np.where(same, drawn[:, :, None] > drawn[:, None, :] + 1e-9, structure.above)
-    return np.asarray(1 + better.sum(axis=1))
+    better = same & (drawn[:, :, None] > drawn[:, None, :] + 1e-9)
+    tail = (1 - settings.confidence) / 2
+    low, high = np.quantile(1 + better.sum(axis=1), [tail, 1 - tail], axis=0, method="nearest")
+    others = ~same & (structure.component[:, None] == structure.component[None, :])
+    return low + (others & sure).sum(0), high + (others & ~sure).sum(1)
 
 
 def _anchored_to(
@@ -198,12 +209,13 @@ def _anchored_to(
     return anchor, (together == together[anchor]) & bool(structure.bounded[anchor] or settings.ridge > 0)
 
 
-def questions_by_model(games: Games) -> Index:
-    """In how many questions each model played."""
+def questions_by_model(games: Games, group: Index | None = None) -> Index:
+    """In how many questions each model played; with a group, against models of its own group."""
     n = len(games.models)
     seen = np.zeros(games.questions * n, dtype=bool)
+    counted = slice(None) if group is None else group[games.first] == group[games.second]
     for side in (games.first, games.second):
-        seen[games.question * n + side] = True
+        seen[games.question[counted] * n + side[counted]] = True
     return seen.reshape(games.questions, n).sum(0)
 
 
@@ -216,12 +228,15 @@ def _quantile(questions: Index, confidence: float) -> Array:
 def _significant(value: Array, cov: Array, questions: Index, confidence: float) -> Flags:
     """(models, models) whether row − column is above 0 by more than its own t interval.
 
-    A difference without any variance (beyond rounding) needs as many questions as a sign test does.
+    A difference without any variance (beyond rounding) needs as many questions as a sign test does, and so does one
+    of two models of which either has none: a model that took no point in two questions has shown no variance yet.
     """
-    apart = np.diag(cov)[:, None] + np.diag(cov)[None, :]
+    own = np.diag(cov)
+    apart = own[:, None] + own[None, :]
     variance = apart - 2 * cov
     fewer = np.minimum(questions[:, None], questions[None, :])
     with np.errstate(invalid="ignore"):
         margin = _quantile(fewer, confidence) * np.sqrt(np.maximum(variance, 0))
-        enough = (variance > 1e-14 + 1e-10 * apart) | (fewer >= np.log2(2 / (1 - confidence)))
+        varied = (variance > 1e-14 + 1e-10 * apart) & (np.minimum(own[:, None], own[None, :]) > 1e-14)
+        enough = varied | (fewer >= np.log2(2 / (1 - confidence)))
         return np.asarray(enough & (value[:, None] - value[None, :] > margin + 1e-9))

@@ -22,6 +22,7 @@ _WIDE: Final = 0.3
 """An interval wider than this that holds the unbiased value shows neither a preference nor the absence of one."""
 _RARE, _OFTEN = 0.1, 0.5
 _TOO_FEW: Final = "too few cases"
+_UNBOUNDED: Final = "the games do not bound it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,9 @@ def _unbiased(metric: str, row: Row, rows: pl.DataFrame) -> str:
 
 
 def _counts(metric: str, row: Row) -> str:
-    whole = row["hits"] is not None and float(row["hits"]).is_integer() and "minus" not in metric
-    return counts(row) if whole and "correlation" not in metric else str(row["cases"])
+    """Hits and cases of a share; of what is no share `hits` is a sum, so its cases alone."""
+    whole = row["hits"] is not None and float(row["hits"]).is_integer()
+    return counts(row) if whole and LINES[metric].form is percent else str(row["cases"])
 
 
 def _why_none(row: Row) -> str:
@@ -117,6 +119,8 @@ def _sided(neutral: float, below: str, above: str, neither: str = "no preference
 
     def words(row: Row, rows: pl.DataFrame) -> str:
         low, high = row["low"], row["high"]
+        if row["value"] is None:
+            return _UNBOUNDED
         if low is None or high is None:
             return _TOO_FEW
         if low > neutral or high < neutral:
@@ -124,6 +128,20 @@ def _sided(neutral: float, below: str, above: str, neither: str = "no preference
         return f"{_TOO_FEW} to tell" if high - low > _WIDE else neither
 
     return words
+
+
+def _first_slot(row: Row, rows: pl.DataFrame) -> str:
+    """Wins of the first slot are a preference for it only where they cannot be those of better answers: a pair shown
+    both ways has its better answer first once. Pairs shown one way only must be borne out by the others."""
+    said = _sided(0.5, _SECOND, _FIRST)(row, rows)
+    flips, effect = beside(rows, "flip_rate", row), beside(rows, "order_effect", row)
+    if flips is None or not flips["cases"]:
+        return "cannot be told from better answers: no pair was read both ways"
+    one_way = "missing_order" in json.loads(flips["excluded_by"] or "{}")
+    if said not in (_FIRST, _SECOND) or not one_way:
+        return said
+    borne_out = effect is not None and _sided(0.0, _SECOND, _FIRST)(effect, rows) == said
+    return said if borne_out else f"{said}, or better answers stood there: pairs read both ways do not show it"
 
 
 def _against(metric: str, neutral: float, whom: str, what: str) -> Words:
@@ -163,7 +181,7 @@ def _often(what: str) -> Words:
         if low is None or high is None:
             return _TOO_FEW
         if not row["value"]:
-            return "none seen"
+            return "none seen" if high <= _WIDE else f"{_TOO_FEW} to tell"
         if low > _OFTEN:
             return f"most {what}"
         if low > _RARE:
@@ -174,9 +192,9 @@ def _often(what: str) -> Words:
 
 
 def _change(row: Row, rows: pl.DataFrame) -> str:
-    if row["low"] is None:
-        return _TOO_FEW
-    return "repeats itself" if row["high"] <= 0 else "differences below this are noise"
+    if not row["value"]:
+        return "no change seen"
+    return _TOO_FEW if row["low"] is None else "differences below this are noise"
 
 
 def _canary(row: Row, rows: pl.DataFrame) -> str:
@@ -205,7 +223,7 @@ _FIRST, _SECOND = "prefers the first slot", "prefers the second slot"
 
 LINES: Final[dict[str, _Line]] = {
     "above_canary": _Line("models significantly above the canary", "100 %", percent, _canary),
-    "first_slot_preference": _Line("wins of the answer shown first", "50 %", percent, _sided(0.5, _SECOND, _FIRST)),
+    "first_slot_preference": _Line("wins of the answer shown first", "50 %", percent, _first_slot),
     "order_effect": _Line("P(first) − P(second)", "0", number, _sided(0.0, _SECOND, _FIRST)),
     "order_effect_close": _Line("  of close pairs (margin < 0.1)", "0", number, _sided(0.0, _SECOND, _FIRST)),
     "order_effect_clear": _Line("  of clear pairs (margin ≥ 0.5)", "0", number, _sided(0.0, _SECOND, _FIRST)),

@@ -55,7 +55,7 @@ class Table:
 
 
 def overall(inputs: Inputs) -> pl.DataFrame:
-    """The metrics over all categories, of the rules that the settings show, at the smallest tolerances."""
+    """The metrics over all categories, of the rules of `every_tolerance`, at the smallest tolerances."""
     same = ("metric", "judge", "protocol", "pair_protocol", "score_rule", "verdict_rule")
     smallest = [
         pl.col(name).is_null() | (pl.col(name) == pl.col(name).min().over(same))
@@ -65,11 +65,12 @@ def overall(inputs: Inputs) -> pl.DataFrame:
 
 
 def every_tolerance(inputs: Inputs) -> pl.DataFrame:
-    """The metrics over all categories, of the rules that the settings show."""
+    """The metrics over all categories, of the rules that the settings show and of the reference's baseline: ours stand
+    beside it whatever is configured."""
     return inputs.metrics.filter(
         pl.col("category").is_null(),
-        pl.col("score_rule").is_null() | pl.col("score_rule").is_in(inputs.settings.score_rules),
-        pl.col("verdict_rule").is_null() | pl.col("verdict_rule").is_in(inputs.settings.verdict_rules),
+        pl.col("score_rule").is_null() | pl.col("score_rule").is_in([*inputs.settings.score_rules, "baseline"]),
+        pl.col("verdict_rule").is_null() | pl.col("verdict_rule").is_in([*inputs.settings.verdict_rules, "baseline"]),
     )
 
 

@@ -169,7 +169,8 @@ def _noise_floor(inputs: Inputs) -> Table:
     return Table(
         "Noise floor",
         "The same tasks judged again in other batches: smaller differences than these are the engine's noise, not the "
-        "judge's opinion. Between rationales: what another rationale of the same task would change.",
+        "judge's opinion. Between rationales: what another rationale of the same task would change. No interval: all "
+        "changes are the same, as where none was seen, which does not show that none can be.",
         ("judge", "protocol", "what", "mean", "interval", "largest", "cases"),
         cells,
         empty="no task was judged again (plan.repeat: 1 measures it)",

@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 
+from trustjudge_ray.corpus.canary import NAME
 from trustjudge_ray.report.cells import Inputs, Table, counts, interval, main_rules, number, share, texts
 
 
@@ -63,6 +64,8 @@ def entropies(inputs: Inputs) -> Table:
     labels = {name: len(p.label_texts) for name, p in inputs.protocols.items() if p.kind == "score"}
     rows = main_rules(inputs).filter(pl.col("metric") == "score_entropy", pl.col("cases") > 0)
     read = inputs.scores.filter(pl.col("rule") == inputs.settings.score_rule, pl.col("entropy").is_not_null())
+    if "above_canary" in inputs.metrics["metric"]:  # METRICS leave the canary out
+        read = read.filter(pl.col("model") != NAME)
     nats = read.group_by("judge", "protocol").agg(
         mean=pl.col("entropy").mean(),
         low=pl.col("entropy").quantile(0.1, "linear"),

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from trustjudge_ray.analysis.games import POOLED
 from trustjudge_ray.report.cells import Inputs, Table, confidence, interval, number, texts
 
 _RULES: Final = {
@@ -46,9 +47,13 @@ def _note(inputs: Inputs, rules: list[str], judge: str, protocol: str) -> str:
         "compared."
     ]
     if "davidson_calibrated" in rules:
-        told.append(f"Calibrated: probabilities at the temperature{_heat(inputs, judge, protocol)} that fits people's.")
+        told.append(
+            f"Calibrated: probabilities at the temperature{_heat(inputs, judge, protocol)} and with the first-slot "
+            "offset that fit people's scores, of each order by itself. The temperature under Calibration is another: "
+            "that of verdicts, both orders together."
+        )
     else:
-        told.append("Calibrated ratings need human scores of the answers.")
+        told.append(_uncalibrated(inputs, judge, protocol))
     if "davidson_controlled" in rules:
         told.append(f"Controlled: at equal {', '.join(_properties(inputs, judge, protocol))} of the answers.")
     told.append(f"Elo: updates in random orders of the questions, no interval. Others: {confidence(inputs.settings)}.")
@@ -58,6 +63,18 @@ def _note(inputs: Inputs, rules: list[str], judge: str, protocol: str) -> str:
 def _properties(inputs: Inputs, judge: str, protocol: str) -> list[str]:
     mine = inputs.metrics.filter(pl.col("category").is_null(), judge=judge, protocol=protocol)
     return [name.removeprefix(_COEFFICIENT) for name in mine["metric"] if name.startswith(_COEFFICIENT)]
+
+
+def _uncalibrated(inputs: Inputs, judge: str, protocol: str) -> str:
+    tried = inputs.metrics.filter(metric="outcome_temperature", protocol=protocol)
+    if judge != POOLED:
+        tried = tried.filter(judge=judge)
+    if not tried.height:
+        return "Calibrated ratings need human scores of the answers."
+    whose = "a judge" if judge == POOLED else "the judge"
+    return (
+        f"No calibrated ratings: human scores are there, but {whose} could not be calibrated by them; see the warnings."
+    )
 
 
 def _heat(inputs: Inputs, judge: str, protocol: str) -> str:

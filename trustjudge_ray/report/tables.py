@@ -34,7 +34,7 @@ def leaderboards(inputs: Inputs) -> list[Table]:
     """One leaderboard for each judge, comparison protocol and component, by the preferred rating rule that the run
     supports; by score protocols for a judge that compared nothing."""
     found = []
-    anchor = inputs.settings.anchor_model
+    anchor, weighted = inputs.settings.anchor_model, bool(inputs.settings.category_weights)
     zero = "mean 1000" if anchor is None else f"{anchor} is 1000, intervals are those of the difference to it"
     for judge, protocol, rule, ratings in preferred(inputs):
         chosen = ratings.sort("component", "rank", "model", nulls_last=True)
@@ -43,10 +43,14 @@ def leaderboards(inputs: Inputs) -> list[Table]:
             group = f", group {component} of {groups} that never met" if groups > 1 else ""
             found.append(
                 Table(
-                    f"Leaderboard by {judge}{group}",
-                    f"{_RATING_NOTES[rule].format(zero=zero)} Protocol {protocol}. Intervals are "
-                    f"{confidence(inputs.settings)}, clustered by question.",
-                    ("rank", "model", "rating", "interval", "ranks", "games", "mean score", "failed"),
+                    f"Leaderboard by {judge} ({protocol}, {_RULES[rule]}){group}",
+                    f"{_rating_note(rule, judge, zero)} Protocol {protocol}. Intervals are "
+                    f"{confidence(inputs.settings)}, clustered by question.{_WEIGHTED if weighted else ''}",
+                    (
+                        *("rank", "model", "rating", "interval", "ranks", "games"),
+                        "mean score, unweighted" if weighted else "mean score",
+                        "failed",
+                    ),
                     [_leader(inputs, judge, row) for row in rows.to_dicts()],
                 )
             )
@@ -69,6 +73,7 @@ def preferred(inputs: Inputs) -> Iterator[tuple[str, str, str, pl.DataFrame]]:
 def coverage(inputs: Inputs, brief: bool = False) -> list[Table]:
     """How much was readable; `brief` as in `consistency`. No table where there is nothing."""
     names = ("coverage", "label_mass", "score_entropy", "identical_scores", "tie_rate")
+    shares = ("coverage", "identical_scores", "tie_rate")
     rows = main_rules(inputs) if brief else overall(inputs)
     cells = [
         (
@@ -77,7 +82,7 @@ def coverage(inputs: Inputs, brief: bool = False) -> list[Table]:
             m["score_rule"] or m["verdict_rule"] or "",
             number(m["value"]),
             interval(m, number),
-            counts(m) if m["hits"] is not None else str(m["cases"]),
+            counts(m) if m["metric"] in shares else str(m["cases"]),
         )
         for m in rows.to_dicts()
         if m["metric"] in names and m["cases"]
@@ -133,12 +138,28 @@ def _several(inputs: Inputs) -> list[Table]:
     return [table for table in found if table.rows]
 
 
+_WEIGHTED = (
+    " Ratings weigh questions by category (analysis.category_weights); the games and the mean scores beside them count "
+    "each once."
+)
+_RULES = {
+    "davidson": "Davidson",
+    "bradley_terry": "Bradley–Terry",
+    "win_rate": "win rate",
+    "mean_score": "mean score",
+}
 _RATING_NOTES = {
     "davidson": "Rating on the Elo scale (Davidson's model: ties and the order effect are fitted; {zero}).",
     "bradley_terry": "Rating on the Elo scale (Bradley–Terry, a tie counts half; {zero}).",
     "win_rate": "Win rate: expected points in a comparison, a tie counts half.",
-    "mean_score": "Mean score: this run has no comparisons.",
+    "mean_score": "Mean score: {judge} has no readable comparison to rank by.",
 }
+
+
+def _rating_note(rule: str, judge: str, zero: str) -> str:
+    if rule == "mean_score" and judge == POOLED:
+        return "Mean score of all judges: no comparison protocol was read by several of them."
+    return _RATING_NOTES[rule].format(zero=zero, judge=judge)
 
 
 def _leader(inputs: Inputs, judge: str, row: dict[str, Any]) -> tuple[str, ...]:
