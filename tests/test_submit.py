@@ -124,15 +124,17 @@ class Job:
 
 
 TABLES = ("scores.parquet", "verdicts.parquet", "metrics.parquet", "ratings.parquet", "metrics.json", "report.html")
-JOBS = {
-    "leaderboard": Job(
-        "leaderboard.py",
-        {"judge": {"engine": "scripted", "scripted": {"quality": {"m1": 0.9, "m2": 0.5}}}, "run": {"batch_size": 12}},
-        (*TABLES, "manifest.json"),
-        "Leaderboard by scripted",
-    ),
+_SCRIPTED = {
+    "judge": {"engine": "scripted", "scripted": {"quality": {"m1": 0.9, "m2": 0.5}}},
+    "run": {"batch_size": 12},
 }
-every_job = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+JOBS = {
+    "leaderboard": Job("leaderboard.py", _SCRIPTED, (*TABLES, "manifest.json"), "Leaderboard by scripted"),
+    "nightly": Job("nightly.py", _SCRIPTED, (*TABLES, "manifest.json"), "no earlier night to compare with"),
+}
+every_job = pytest.mark.parametrize(
+    "job", [JOBS["leaderboard"], pytest.param(JOBS["nightly"], marks=pytest.mark.heavy)], ids=JOBS
+)
 
 
 @dataclass(frozen=True)
