@@ -17,7 +17,7 @@ from run_folders import write_run
 from test_compare import round_robin, scores_of, side, texts_of
 
 from trustjudge_ray import config
-from trustjudge_ray.cli import main
+from trustjudge_ray.cli import perform
 from trustjudge_ray.comparing import earlier_night
 from trustjudge_ray.store import RunFolder
 
@@ -26,14 +26,11 @@ MODELS = {"m1": 3.0, "m2": 4.0, "m3": 2.0}
 
 def trustjudge(*args: object) -> subprocess.CompletedProcess:
     """The command in this process: the interpreter's start would be most of the time."""
-    out, err, status = io.StringIO(), io.StringIO(), 0
+    out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["trustjudge", *map(str, args)])
         patch.setattr(signal, "signal", lambda *_: None)
-        try:
-            main()
-        except SystemExit as ended:
-            status = ended.code
+        status = perform()
     return subprocess.CompletedProcess(list(args), status, out.getvalue(), err.getvalue())
 
 

@@ -4,6 +4,8 @@ Exit status: 0 done, 1 failed, 2 usage or configuration, 130 interrupted, 143 en
 one message.
 """
 
+import atexit
+import os
 import signal
 import sys
 from typing import NoReturn
@@ -56,32 +58,46 @@ def _terminate(*_: object) -> None:
     raise _Terminated
 
 
-def _stopped(status: int) -> NoReturn:
+def _stopped(status: int) -> int:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # what was started is being ended; a second Ctrl-C would leave some of it
     click.echo("stopped; what was judged is saved: the same command goes on from there", err=True)
+    return status
+
+
+def main() -> NoReturn:
+    """Entry point: does what the command line asks for, and ends the process."""
+    status = perform()
+    if "ray" in sys.modules:  # at exit Ray's C++ objects can wait for one another for ever
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)
 
 
-def main() -> None:
-    """Entry point: every error of ours is one message and an exit status."""
+def perform() -> int:
+    """Do what the command line asks for; every error of ours is one message. The exit status."""
     signal.signal(signal.SIGTERM, _terminate)
     usage, failure = _errors()
     try:
         cli.main(standalone_mode=False)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except click.ClickException as error:
         error.show()
-        sys.exit(2)
+        return 2
     except (click.Abort, KeyboardInterrupt):
-        _stopped(130)
+        return _stopped(130)
     except _Terminated:
-        _stopped(143)
+        return _stopped(143)
     except usage as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        return 2
     except failure as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        return 1
+    return 0
 
 
 def _errors() -> tuple[tuple[type[BaseException], ...], tuple[type[BaseException], ...]]:
