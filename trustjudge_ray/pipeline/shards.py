@@ -24,9 +24,10 @@ _GIVEN_UP = 8
 """Up to this part of a shard's size is given up for ending it where another answer is shown first."""
 _READER_BATCHES = 16
 """A reader has at least so many batches."""
-_READER_REPLICAS = 16
-"""Replicas that one reader is enough for."""
-_MOST_READERS = 4
+_READER_REPLICAS = 8
+"""Replicas that one reader is enough for: it gives out some ten shards a second, and a batch takes a judge a second or
+more."""
+_MOST_READERS = 16
 
 
 @dataclass(frozen=True, slots=True)
