@@ -15,6 +15,8 @@ from test_plan_command import estimated
 from trustjudge_ray import ingest
 from trustjudge_ray.analysis.ablation import ablation
 from trustjudge_ray.analysis.evaluation import Evaluation, evaluate
+from trustjudge_ray.analysis.pairing import Side, lanes, overlap
+from trustjudge_ray.analysis.shared_consistency import shared_ratios
 from trustjudge_ray.config import AnalysisConfig, ConfigError, CorpusConfig, PlanConfig
 from trustjudge_ray.corpus.canary import META_JSON, NAME, TEXT, with_canary
 from trustjudge_ray.judging import scripted
@@ -229,6 +231,17 @@ def test_the_ablation_has_the_cases_of_the_report():
     table = ablation(judged(quality), PROTOCOLS, SETTINGS, pl.DataFrame(with_canary(responses(TEXTS))))
     cases = found.metrics.filter(pl.col("category").is_null(), metric="tie_rate", verdict_rule="likelihood")["cases"]
     assert table.filter(metric="tie_rate", rule="likelihood")["cases"].to_list() == cases.to_list() == [12 * 3]
+
+
+def test_two_runs_with_it_are_compared_in_their_consistency_over_the_other_answers():
+    ratios = []
+    for given in (responses(TEXTS), with_canary(responses(TEXTS))):
+        sides = [Side(name, judged({"good": 0.6}, given, noise=0.3), pl.DataFrame(given), PROTOCOLS) for name in "ab"]
+        shared = overlap(*sides)
+        found = shared_ratios(*sides, lanes(*sides)[0], shared, SETTINGS)
+        ratios.append({(r.measure, r.rule, r.k): (r.hits_a.sum(), r.cases.sum()) for r in found})
+    assert ratios[0] == ratios[1]
+    assert {measure for measure, _, _ in ratios[0]} == {"conflict_ratio", "non_transitivity_ratio"}
 
 
 def test_a_corpus_own_model_of_that_name_is_no_canary():

@@ -61,7 +61,8 @@ def agreement_metrics(
     for about, part in parts(with_people(verdicts, human), ["judge", "protocol", "rule", "tolerance"]):
         rule, tolerance = about.pop("rule"), about.pop("tolerance")
         rows += pair_rows(part, about | {"verdict_rule": rule, "verdict_tolerance": tolerance}, settings)
-    once = verdicts.unique(["judge", "protocol", "question_id", "response_a", "response_b"], keep="first")
+    pair = ["judge", "protocol", "question_id", "response_a", "response_b"]
+    once = verdicts.unique(pair, keep="first", maintain_order=True)
     for about, part in parts(with_people(once, human), ["judge", "protocol"]):
         rows += probability_rows(part, about, settings)
     told = scores.join(human, on=["question_id", "response_id"], how="left")

@@ -60,7 +60,7 @@ def labelled_metrics(verdicts: pl.DataFrame, labels: pl.DataFrame, settings: Ana
     rows: list[dict[str, Any]] = []
     for about, part in _by_rule(told):
         rows += pair_rows(part, about, settings)
-    for about, part in parts(told.unique(_PAIR, keep="first"), ["judge", "protocol"]):
+    for about, part in parts(told.unique(_PAIR, keep="first", maintain_order=True), ["judge", "protocol"]):
         rows += probability_rows(part, about, settings, "no_label")
     return metrics.frame(rows + _further_rows(told, settings, "no_label"))
 
@@ -77,7 +77,7 @@ def _further_rows(told: pl.DataFrame, settings: AnalysisConfig, unsaid: str = "n
     rows: list[dict[str, Any]] = []
     for about, part in _by_rule(told):
         rows += _kappa_rows(part, about, settings)
-    for about, part in parts(told.unique(_PAIR, keep="first"), ["judge", "protocol"]):
+    for about, part in parts(told.unique(_PAIR, keep="first", maintain_order=True), ["judge", "protocol"]):
         rows += _calibration_rows(of_probabilities(part, unsaid), about, settings)
     return rows
 

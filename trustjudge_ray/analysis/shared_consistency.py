@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from trustjudge_ray.analysis.canary import canary_of, without_canary
 from trustjudge_ray.analysis.consistency import score_signs
 from trustjudge_ray.analysis.games import Array, binned
 from trustjudge_ray.analysis.pairing import SIDES, Lane, Overlap, Side, touched_models
@@ -48,8 +49,10 @@ def shared_ratios(
     """`conflict_ratio` of every score lane with every comparison lane of the same judges, against the verdict rule
     `baseline`, and `non_transitivity_ratio` by k; the main rules and `baseline`, at the smallest tolerances.
 
-    Pairs of identical texts are left out, as `settings.identical` says. Pairs are those of the same response ids.
+    Pairs of identical texts are left out, as `settings.identical` says, and a canary always. Pairs are those of the
+    same response ids.
     """
+    a, b = (_of_answers(side) for side in (a, b))
     found: list[SharedRatio] = []
     of_kind = {kind: [lane for lane in lanes if lane.kind == kind] for kind in ("score", "compare")}
     for compared in of_kind["compare"]:
@@ -64,6 +67,10 @@ def shared_ratios(
             for k in sorted(set(settings.k)):
                 found.append(replace(_circles(verdicts, compared, rule, k, shared), identical=same))
     return found
+
+
+def _of_answers(side: Side) -> Side:
+    return replace(side, judgments=without_canary(side.judgments, canary_of(side.responses)))
 
 
 def _verdicts(a: Side, b: Side, lane: Lane, shared: Overlap, settings: AnalysisConfig) -> pl.DataFrame:
