@@ -28,6 +28,7 @@ class Driver:
             stdout=self._out,
             stderr=self._said,
             start_new_session=True,
+            preexec_fn=_as_from_a_terminal,
             env=os.environ | (environment or {}) | {_MARK: self._mark},
         )
 
@@ -81,6 +82,11 @@ class Driver:
         """Fails if a process that it started is alive a minute after its end."""
         _, alive = psutil.wait_procs(self.started(), timeout=60)
         assert [" ".join(process.cmdline())[:100] for process in alive] == []
+
+
+def _as_from_a_terminal() -> None:
+    """A shell starts what it puts in the background with SIGINT ignored; that would be inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _text(file: Any) -> str:

@@ -17,7 +17,7 @@ asked again with growing pauses."""
 _IMPATIENT: Final = {"connect_timeout": 4, "read_timeout": 10, "retries": {"max_attempts": 0}}
 """A wrong endpoint is known within half a minute."""
 _ATTEMPTS: Final = 2
-"""How often s3fs repeats what the driver has given up."""
+"""How often s3fs tries what the driver has given up, where that is patient itself."""
 
 _DRIVERS: Final = ("botocore", "aiobotocore", "aiohttp")
 """Whose exceptions speak of the store. Told by name: importing them would slow down every command."""
@@ -62,7 +62,7 @@ def filesystem(
         given["config_kwargs"] = (_PATIENT if patient else _IMPATIENT) | users
         given["use_listings_cache"] = False  # other processes write too
         fs, inner = fsspec.core.url_to_fs(path, **given)
-        if hasattr(fs, "retries"):
+        if patient and hasattr(fs, "retries"):
             fs.retries = _ATTEMPTS
         fs.connect()  # asks nothing of the store; says now what is wrong with the options
     except (ImportError, TypeError, ValueError) as error:

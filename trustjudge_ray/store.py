@@ -139,9 +139,14 @@ class RunFolder:
             fs, root = filesystem(place, self.options, patient=False)
             path = f"{root}/.probe-{uuid.uuid4().hex}"
             with explained(place):
-                files.commit(fs, path, b"probe")
-                found = fs.cat_file(path)
-                fs.rm_file(path)
+                try:
+                    files.commit(fs, path, b"probe")
+                    found = fs.cat_file(path)
+                except BaseException:
+                    with contextlib.suppress(Exception):
+                        fs.rm_file(path)
+                    raise
+                filesystem(place, self.options)[0].rm_file(path)  # patiently: it works, and nothing is to stay
             if found != b"probe":
                 raise StorageError(f"{place}: a file read back differs from what was written")
         if self._given is not None:
