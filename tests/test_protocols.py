@@ -1,7 +1,7 @@
 import pytest
 from corpora import COMPARE, SCORE, compare_protocol
 
-from trustjudge_ray.judging import protocols
+from trustjudge_ray.judging import protocols, slots
 
 
 def test_yes_stays_a_word_and_dollar_braces_stay_text():
@@ -13,14 +13,14 @@ def test_yes_stays_a_word_and_dollar_braces_stay_text():
 
 
 def test_answers_with_braces_and_slot_names_are_filled_literally_and_once():
-    filled = protocols.fill("{question}\n{answer}", {"question": "{answer} {0}", "answer": "{question} %s"})
+    filled = slots.fill("{question}\n{answer}", {"question": "{answer} {0}", "answer": "{question} %s"})
     assert filled == "{answer} {0}\n{question} %s"
 
 
 def test_the_order_decides_which_answer_is_shown_first():
     task = {"messages": [{"role": "user", "content": "q"}], "reference": None, "replies_a": ["x"], "replies_b": ["y"]}
-    slots = protocols.task_slots(compare_protocol(), task | {"order": "BA"})
-    assert (slots["answer_a"], slots["answer_b"]) == ("y", "x")
+    filled = slots.task_slots(compare_protocol(), task | {"order": "BA"})
+    assert (filled["answer_a"], filled["answer_b"]) == ("y", "x")
 
 
 @pytest.mark.parametrize(

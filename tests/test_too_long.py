@@ -9,7 +9,7 @@ import pytest
 from small_judges import small_judge
 
 from trustjudge_ray.config import JudgeConfig
-from trustjudge_ray.judging import protocols
+from trustjudge_ray.judging import protocols, slots
 from trustjudge_ray.judging.base import JudgeError, Reading
 from trustjudge_ray.judging.preview import Preview, preview
 from trustjudge_ray.judging.vllm_rationale import Written
@@ -93,7 +93,7 @@ def test_both_orders_of_a_pair_lose_the_same_tokens():
     kept = {}
     for order in ("AB", "BA"):
         given = task(protocol, (400, 30), order)
-        laid = dict(reader.prompts.laid_out(protocols.task_slots(protocol, given)))
+        laid = dict(reader.prompts.laid_out(slots.task_slots(protocol, given)))
         first, second = laid["answer_a"], laid["answer_b"]
         kept[order] = (first, second) if order == "AB" else (second, first)
     assert kept["AB"] == kept["BA"]

@@ -12,7 +12,7 @@ from trustjudge_ray.judging import vllm_engine
 from trustjudge_ray.judging.base import JudgeError, JudgeGone, judgments
 from trustjudge_ray.judging.embedded import embedded_model
 from trustjudge_ray.judging.prompts import PromptBuilder
-from trustjudge_ray.judging.protocols import fill
+from trustjudge_ray.judging.slots import fill
 from trustjudge_ray.judging.vllm_reading import asked
 from trustjudge_ray.schema import TASK_TEXTS, from_rows
 

@@ -33,6 +33,7 @@ def cli() -> None:
 for command in (
     judging.run,
     judging.judge,
+    judging.answer,
     judging.validate,
     judging.doctor,
     judging.plan,

@@ -27,7 +27,8 @@ class CorpusConfig:
     paths: list[str] = field(default_factory=list)
     """Files, folders or globs; local or s3://. gz and zst are read as they are."""
     format: str = "flat"
-    """`flat` (one row a response) or `trustjudge` (one row a question, answers nested)."""
+    """`flat` (one row a response), `trustjudge` (one row a question, answers nested), or `questions` (one row a
+    question, no answers yet: for `trustjudge answer`)."""
     fields: dict[str, str] = field(default_factory=dict)
     """Our field names to the file's, as {question_id: id, response: r}; a value that starts with `=` is a constant."""
     error_markers: list[str] = field(
@@ -115,6 +116,8 @@ class PlanConfig:
     """Judge a sample of the tasks so many times again, in other batches: the noise floor of the engine."""
     repeat_share: float = 0.1
     """Share of the responses, and of the pairs, that are judged again; drawn by `seed`."""
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Protocols that are put to the responses of some models alone, such as {compare: [ours, theirs]}."""
     canary: bool = False
     """Add a model `null` that gives every question the same polite, empty answer. It is judged like any other and must
     end last; the report says loudly where it does not."""

@@ -16,7 +16,7 @@ class ConfigError(ValueError):
 
 
 _CHOICES = {
-    "corpus.format": ("flat", "trustjudge"),
+    "corpus.format": ("flat", "trustjudge", "questions"),
     "judge.engine": ("vllm", "openai_api", "scripted"),
     "judge.route": ("chat", "completions"),
     "judge.distribution": ("logprobs", "sampled"),

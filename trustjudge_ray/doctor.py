@@ -233,7 +233,7 @@ def _one(protocol: Protocol, tasks: pa.Table, judge: JudgeConfig) -> pa.Table:
     if len(tasks):
         return tasks.slice(0, 1)
     both = (
-        {} if protocol.kind == "score" else {"response_b": "2", "model_b": "2", "order": "AB", "replies_b": ["Five."]}
+        {"response_b": "2", "model_b": "2", "order": "AB", "replies_b": ["Five."]} if protocol.kind == "compare" else {}
     )
     made_up = {
         "task_id": protocol.name, "spec": "", "kind": protocol.kind, "protocol": protocol.name, "repeat": 0,
@@ -251,15 +251,21 @@ def _answers(check: str, tried: trial.Trial) -> Finding:
     wrong = [f"{row['protocol']}: {row['status']}: {row['detail']}" for row in tried.judgments if row["status"] != "ok"]
     if wrong:
         return failed(check, f"the judge loads, but does not answer: {'; '.join(wrong)}", details=details)
-    said = [f"{row['protocol']}: {row['emitted']} (label mass {row['label_mass']:.3g})" for row in tried.judgments]
+    said = [_said(row) for row in tried.judgments]
     notes = [
         f"{row['protocol']}: only {row['label_mass']:.1%} of the judge's probability went to labels; look at what it "
         f"is asked, and at the opener"
         for row in tried.judgments
-        if row["label_mass"] < _LOW_MASS
+        if row["kind"] != "answer" and row["label_mass"] < _LOW_MASS
     ]
     says = (
         f"loaded in {tried.load_seconds:.0f} s, answered in {tried.judge_seconds:.1f} s, at most "
         f"{tried.peak_bytes / 2**30:.2f} GiB of memory; {'; '.join(said)}"
     )
     return passed(check, says, notes, details=details)
+
+
+def _said(row: dict[str, Any]) -> str:
+    if row["kind"] == "answer":
+        return f"{row['protocol']}: {row['output'][:60]!r}"
+    return f"{row['protocol']}: {row['emitted']} (label mass {row['label_mass']:.3g})"

@@ -94,6 +94,7 @@ def run(loaded: LoadedConfig, notify: Notify, again: frozenset[str] = frozenset(
     Raises: as `judge`; RunError also where a budget ended before there was a judgment to report on.
     """
     asked, folder = _checked(loaded), folder_of(loaded)
+    _refuse_unranked(asked)
     with lease.held(folder):
         judged = _judge(loaded, folder, asked, notify, again)
         clock, manifest = Clock(), judged.manifest
@@ -129,6 +130,7 @@ def _checked(loaded: LoadedConfig) -> list[protocols.Protocol]:
     """The protocols of a run that can begin: its files are named, its storage reads and writes."""
     asked, folder = [protocols.load(name) for name in loaded.config.protocols], folder_of(loaded)
     _refuse_same_names(asked)
+    _refuse_unasked(loaded.config, asked)
     reader.expand(list(loaded.config.corpus.paths), folder.options)
     folder.probe()
     return asked
@@ -321,6 +323,33 @@ def _refuse_same_names(asked: list[protocols.Protocol]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise protocols.ProtocolError(f"protocols: two are named '{twice[0]}'; tables tell them apart by name")
+
+
+_ELSEWHERE = {"answer": "trustjudge answer", "verify": "trustjudge audit"}
+
+
+def _refuse_unranked(asked: list[protocols.Protocol]) -> None:
+    """`run` ends with a report on scores and comparisons."""
+    for protocol in asked:
+        if protocol.kind in _ELSEWHERE:
+            raise protocols.ProtocolError(
+                f"protocols: '{protocol.name}' is of kind {protocol.kind}: {_ELSEWHERE[protocol.kind]} asks it; run asks "
+                "kinds score and compare"
+            )
+
+
+def _refuse_unasked(config: Config, asked: list[protocols.Protocol]) -> None:
+    """What a plan could not mean: a protocol that is not there, a corpus without answers to judge."""
+    names = [protocol.name for protocol in asked]
+    for name in config.plan.only:
+        if name not in names:
+            raise ConfigError(f"plan.only: '{name}' is no protocol of this run; it has {names}")
+    judged = [protocol.name for protocol in asked if protocol.kind != "answer"]
+    if judged and config.corpus.format == "questions":
+        raise ConfigError(
+            f"corpus.format: questions have no answers for '{judged[0]}' to judge; first `trustjudge answer`, whose "
+            "answers/*.jsonl is a corpus of format flat"
+        )
 
 
 def as_json_line(value: Any) -> str:

@@ -13,7 +13,8 @@ from trustjudge_ray.identity import bucket_of
 from trustjudge_ray.judging import engines, plan
 from trustjudge_ray.judging.base import JudgeError
 from trustjudge_ray.judging.preview import preview
-from trustjudge_ray.judging.protocols import Protocol, fill, pieces, task_slots
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.judging.slots import fill, pieces, task_slots
 from trustjudge_ray.judging.vllm_reading import Reader
 from trustjudge_ray.schema import JUDGMENTS, PLACED_RESPONSES, TASKS, check
 from trustjudge_ray.store import RunFolder
@@ -158,7 +159,7 @@ def _prompt(
     if row["status"] is None or row["status"] == task["status"] or row["status"] == "too_long":
         why = "it has not been judged yet" if row["status"] is None else f"no judge was asked ({row['status']})"
         return parts, False, f"{why}: this is what would be sent"
-    put = sum(len(p.token_ids or []) for p in parts if p.what not in ("rationale", "thinking"))
+    put = sum(len(p.token_ids or []) for p in parts if p.what not in ("rationale", "thinking", "output"))
     if row["prompt_tokens"] not in (None, put):
         return parts, False, f"this is {put} tokens, and the judgment was of {row['prompt_tokens']}: another context"
     return parts, True, f"{put} tokens, rebuilt with the judge's tokenizer; the judgment's spec is the same"
@@ -180,8 +181,8 @@ def _texts(folder: RunFolder, task: dict[str, Any]) -> dict[str, Any] | None:
     own = f"responses/bucket={bucket_of(task['question_id']):03d}.parquet"
     table = folder.read_table(own) if folder.exists(own) else folder.responses().to_arrow()
     rows = pl.DataFrame(table).filter(question_id=task["question_id"])
-    wanted = {task["response_a"], task["response_b"]} - {None}
-    if not wanted <= set(rows["response_id"]):
+    wanted = set() if task["kind"] == "answer" else {task["response_a"], task["response_b"]} - {None}
+    if rows.is_empty() or not wanted <= set(rows["response_id"]):
         return None
     tasks = pl.DataFrame([{name: task[name] for name in TASKS.names}], schema=dict(pl.Schema(TASKS)))
     responses = check(rows.to_arrow(), PLACED_RESPONSES)
@@ -199,15 +200,14 @@ def _exact_parts(reader: Reader, tokenizer: Any, slots: dict[str, str], row: dic
         parts += [part("template", list(section.before))] if section.before else []
         parts.append(Part(section.name, row[section.name] or ""))
         parts += [part("template", list(section.after))] if section.after else []
-    return [*parts, part("opener", list(reader.table.opener_ids))]
+    return [*parts, *([part("opener", list(reader.table.opener_ids))] if reader.table.opener_ids else [])]
 
 
 def _plain_parts(protocol: Protocol, slots: dict[str, str]) -> list[Part]:
     """The protocol's texts with the slots filled, without a chat template."""
     said = [f"[system]\n{protocol.system}\n\n"] if protocol.system else []
     for example in protocol.examples:
-        verdict = (example.rationale or "") + protocol.opener + example.label + protocol.closer
-        said.append(f"[user]\n{fill(protocol.user, example.slots)}\n\n[assistant]\n{verdict}\n\n")
+        said.append(f"[user]\n{fill(protocol.user, example.slots)}\n\n[assistant]\n{protocol.said(example)}\n\n")
     parts = [Part("template", "".join(said) + "[user]\n")]
     parts += [Part(text, slots[text]) if is_slot else Part("template", text) for is_slot, text in pieces(protocol.user)]
     return [*parts, Part("template", "\n\n[assistant]\n"), Part("opener", protocol.opener)]

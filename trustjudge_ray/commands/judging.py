@@ -1,4 +1,4 @@
-"""Commands that start from a configuration: run, judge, validate, doctor, plan."""
+"""Commands that start from a configuration: run, judge, answer, validate, doctor, plan."""
 
 import contextlib
 import sys
@@ -12,6 +12,7 @@ import click
 from trustjudge_ray.commands.options import CONFIG, JSON, LIMIT, OVERRIDES, load
 
 if TYPE_CHECKING:
+    from trustjudge_ray.answering import Answered
     from trustjudge_ray.runs import Judged, Notify
 
 T = TypeVar("T")
@@ -57,6 +58,31 @@ def judge(config_path: str, overrides: tuple[str, ...], limit: int | None, as_js
         return runs.judge(loaded, notify)
 
     finish(with_ray(work), as_json)
+
+
+@click.command()
+@CONFIG
+@OVERRIDES
+@LIMIT
+@JSON
+def answer(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """Let the configured models answer the questions of a corpus; run again, it continues where it stopped.
+
+    The answers are written as a corpus that `run` can judge: format flat, OUT/answers/*.jsonl.
+
+    \b
+    trustjudge answer my.yaml corpus.format=questions corpus.paths=[questions.jsonl] out=runs/answers
+    """
+    loaded = load(config_path, overrides, limit)
+
+    def work(notify: "Notify") -> "Answered":
+        from trustjudge_ray import answering
+
+        return answering.answer(loaded, notify)
+
+    answered = with_ray(work)
+    click.echo(f"{answered.answers} answers: {answered.paths}", err=as_json)
+    finish(answered.judged, as_json, answers=answered.answers, paths=answered.paths)
 
 
 @click.command()

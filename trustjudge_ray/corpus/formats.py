@@ -6,6 +6,8 @@ of a field may be, see `values`):
 question: a row without one is readable and flagged `no_question`: its messages are empty. A field that
     `corpus.fields` maps to a question must be there, so that a misspelt name is not a corpus without questions.
 messages: like question, and read before it; the `question` beside it is then kept in `meta_json`.
+context: a passage that the question is about; it comes first among the messages, in the role `context`. Format flat
+    reads it where `corpus.fields` maps it: other corpora have something else under that name.
 response: null or an empty list is a missing response; "" is an empty answer and a row.
 meta_json: every other field that is not null, and `flags`. What JSON cannot say there (an infinite number, one of
     more digits than Python reads, a Parquet value that cannot be converted) is kept as text and flagged
@@ -25,6 +27,8 @@ from trustjudge_ray.corpus.objects import Entry, Rejection, Unheld, excerpt, fro
 from trustjudge_ray.corpus.values import UnreadableError
 from trustjudge_ray.schema import PLACED_RESPONSES, QUARANTINE, from_rows
 
+NO_RESPONSE = "(none)"
+"""response_id and model of a question that has no response yet."""
 BATCH_BYTES = 64 << 20
 """A batch of rows is closed when the lines that it came from reach this size."""
 
@@ -140,14 +144,26 @@ def trustjudge(content: dict[str, Any], fields: FieldMap, flags: tuple[str, ...]
     return parts
 
 
+def questions(content: dict[str, Any], fields: FieldMap, flags: tuple[str, ...] = ()) -> Parts:
+    """One object, one question that nobody has answered yet: what `answer` puts to models. The row that stands for it
+    has no replies, and NO_RESPONSE for response_id and model."""
+    marks = list(flags)
+    shared, read = _question(content, fields, marks, required=True)
+    row = shared | {"response_id": NO_RESPONSE, "model": NO_RESPONSE, "replies": [], "human_score": None}
+    return [row | {"meta_json": values.meta_json(fields.extras(content, read), marks)}]
+
+
 FORMATS: Final[dict[str, Callable[[dict[str, Any], FieldMap, tuple[str, ...]], Parts]]] = {
     "flat": flat,
     "trustjudge": trustjudge,
+    "questions": questions,
 }
 
-_SHARED_FIELDS = ["question_id", "category", "question", "messages", "reference", "model", "response", "human_score"]
+_QUESTION_FIELDS = ["question_id", "category", "context", "question", "messages", "reference"]
+_SHARED_FIELDS = [*_QUESTION_FIELDS, "model", "response", "human_score"]
 _THEIR_NAMES: Final[dict[str, dict[str, str]]] = {
     "flat": {ours: ours for ours in [*_SHARED_FIELDS, "response_id"]},
+    "questions": {ours: ours for ours in _QUESTION_FIELDS},
     "trustjudge": {ours: ours for ours in [*_SHARED_FIELDS, "answers"]} | {"response": "text", "human_score": "score"},
 }
 """Each format's fields of ours, and what they are called in a file of that format."""
@@ -257,6 +273,10 @@ def _question(
         fields.needed(content, candidates[0] if asked else "question")
     if not any(message["content"].strip() for message in messages if message["role"] == "user"):
         marks.append("no_question")
+    passages = "context" in fields.names and (required or "context" in fields.given | set(fields.constants))
+    context = fields.get(content, "context") if passages else None
+    if context is not None:
+        messages = [{"role": "context", "content": values.text(context, fields.say("context"))}, *messages]
     category = fields.get(content, "category")
     columns = {
         "question_id": question_id,
@@ -264,7 +284,8 @@ def _question(
         "messages": messages,
         "reference": values.reference(fields.get(content, "reference"), fields.say("reference")),
     }
-    return columns, ["question_id", "category", "reference", *([used] if used else [])]
+    also = [*(["context"] if passages else []), *([used] if used else [])]
+    return columns, ["question_id", "category", "reference", *also]
 
 
 def _answer_texts(answer: dict[str, Any], fields: FieldMap, where: str) -> list[Any]:

@@ -14,9 +14,9 @@ import re
 from typing import Any, Final
 
 from trustjudge_ray.corpus.objects import Rejection, compact_json, kind_of, names_of, sayable
-from trustjudge_ray.judging.protocols import reply_text
+from trustjudge_ray.judging.slots import reply_text
 
-ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function", "context")
 
 _NUMBER = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 _EXACT_FLOATS = 2**53

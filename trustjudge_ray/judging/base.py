@@ -43,7 +43,8 @@ class Reading:
     −inf is probability 0, None was not reported. Only read where `status` is "ok".
     `cumulative_logprob` and `output_tokens` cover all that the judge said; where an engine leaves them None they are
     made of `rationale_logprob`, `rationale_tokens`, the emitted label's log-probability, and the tokens that it is
-    read with (`label_tokens`, for each label; 1 by default). Thinking counts in neither.
+    read with (`label_tokens`, for each label; 1 by default). Thinking counts in neither. `output` is an answer, and
+    `rationale_cut` then says whether its budget ended it.
     """
 
     status: str = "ok"
@@ -53,6 +54,7 @@ class Reading:
     output_tokens: int | None = None
     rationale: str | None = None
     thinking: str | None = None
+    output: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     truncated: bool = False
@@ -107,6 +109,8 @@ def preset_judgments(tasks: pa.Table) -> pa.Table:
 
 def _row(task: dict, reading: Reading, protocol: Protocol, temperature: float) -> dict:
     status, detail, logprobs = reading.status, reading.detail, reading.label_logprobs
+    if protocol.kind == "answer":
+        return _answer_row(task, reading)
     row = task | {
         "rationale": reading.rationale,
         "thinking": reading.thinking,
@@ -135,6 +139,26 @@ def _row(task: dict, reading: Reading, protocol: Protocol, temperature: float) -
         "cumulative_logprob": cumulative,
         "output_tokens": tokens,
         "status": "ok",
+        "detail": detail,
+    }
+
+
+def _answer_row(task: dict, reading: Reading) -> dict:
+    """An answer. One that its engine calls ok without a text is an `engine_error`; an empty text is an answer."""
+    status, detail = reading.status, reading.detail
+    if status == "ok" and reading.output is None:
+        status, detail = "engine_error", "no text for an answer"
+    written = reading.output if status == "ok" else None
+    return task | {
+        "output": written,
+        "thinking": reading.thinking,
+        "cumulative_logprob": None if written is None else reading.cumulative_logprob,
+        "output_tokens": None if written is None else reading.output_tokens,
+        "prompt_tokens": reading.prompt_tokens,
+        "cached_tokens": reading.cached_tokens,
+        "truncated": reading.truncated,
+        "rationale_cut": reading.rationale_cut,
+        "status": status,
         "detail": detail,
     }
 

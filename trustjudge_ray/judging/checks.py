@@ -11,7 +11,8 @@ from trustjudge_ray.judging.base import JudgeError
 from trustjudge_ray.judging.labels import LabelError, build_table, describe, merged_closers
 from trustjudge_ray.judging.model_size import GIB, ModelSize, model_size
 from trustjudge_ray.judging.preview import NO_LIMIT, Preview
-from trustjudge_ray.judging.protocols import Protocol, task_slots
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.judging.slots import task_slots
 from trustjudge_ray.judging.vllm_reading import MAX_IDS, Reader
 
 MOST_CUT = 0.1
@@ -37,6 +38,9 @@ def check_labels(preview: Preview, protocols: Sequence[Protocol]) -> Iterator[Fi
     """Whether every protocol's labels can be read; a finding each, with the table in `details`."""
     for protocol in protocols:
         check = f"labels of {protocol.name}"
+        if not protocol.label_texts:
+            yield skipped(check, f"none: it asks for an answer of up to {protocol.max_tokens} tokens")
+            continue
         try:
             table = build_table(preview.tokenizer, protocol)
         except LabelError as error:

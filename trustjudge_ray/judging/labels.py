@@ -64,7 +64,7 @@ class LabelTable:
     @property
     def depth(self) -> int:
         """The longest prefix of a node: so many tokens of context are needed beyond prompt, opener and one token."""
-        return max(len(node.prefix) for node in self.nodes)
+        return max((len(node.prefix) for node in self.nodes), default=0)
 
     @cached_property
     def _steps(self) -> list[list[list[tuple[int, int]]]]:
@@ -98,9 +98,13 @@ def build_table(tokenizer: Tokenizer, protocol: Protocol) -> LabelTable:
     label's own. ` A` is a second spelling of `A` where each label so written is one token of its own; otherwise no
     label gets it, because then some labels would be credited with more spellings than others.
 
+    An answer has no labels, and nothing is put before them.
+
     Raises:
         LabelError: labels cannot be told apart, or the tokenizer does not know them.
     """
+    if not protocol.label_texts:
+        return LabelTable("", (), (), (), ())
     place = _place(tokenizer, protocol)
     spellings = [_spellings(tokenizer, place, text, protocol) for text in protocol.label_texts]
     least = _least(tokenizer, place, spellings, protocol)

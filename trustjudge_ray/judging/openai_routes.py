@@ -44,7 +44,8 @@ from trustjudge_ray.judging.openai_requests import (
     seeded,
     several_tokens,
 )
-from trustjudge_ray.judging.protocols import Protocol, fill, task_slots
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.judging.slots import fill, task_slots
 from trustjudge_ray.judging.tokens import Tokenizer, own_ids
 from trustjudge_ray.judging.vllm_rationale import Section, kept
 from trustjudge_ray.judging.vllm_reading import Asked, Question, asked, reader_of

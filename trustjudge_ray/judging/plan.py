@@ -25,6 +25,9 @@ _FAULTS = ("empty_response", "error_marker")
 _BOTH = ("AB", "BA")
 _JOINED_ORDERS = {order: joined(order) for order in (*_BOTH, "")}
 
+_ANSWERER = {"joined": joined("answer"), "fault": None}
+"""What stands in the place of a response where there is none yet: the judge is asked to give it."""
+
 Ask = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, str | None]
 """Question, response a, response b and order."""
 
@@ -50,7 +53,9 @@ def plan(responses: pa.Table, specs: list[Spec], settings: PlanConfig, error_mar
     """TASKS for the responses (RESPONSES rows; all rows of a question must be among them).
 
     Comparisons pair the responses of one question as `settings.design` says, in the orders of `settings.orders`;
-    `response_a` has the smaller id. A task whose outcome needs no judge carries its status: `empty_response` and
+    `response_a` has the smaller id. A protocol that `settings.only` names is put to those models' responses alone. Of
+    kind `answer` there is one task a question, whatever its responses: `response_a` and `model_a` are the judge, whose
+    response it will be. A task whose outcome needs no judge carries its status: `empty_response` and
     `error_marker` (with `a`, `b` or `a,b` as detail, the answers concerned), `identical` (two equal texts),
     `missing_reference` (a protocol that shows a reference, and a row without one). Any other task has a row for
     each of its protocol's samples, and for each of `settings.repeat` repetitions if it is drawn to be judged again.
@@ -101,16 +106,27 @@ def with_texts(tasks: pa.Table, responses: pa.Table) -> pa.Table:
         given.setdefault(question, []).append(text)
     references = {question: _reference(texts) for question, texts in given.items()}
     questions = tasks["question_id"].to_pylist()
-    a = pa.array([where[key] for key in zip(questions, tasks["response_a"].to_pylist(), strict=True)], pa.int64())
+    asks = [kind == "answer" for kind in tasks["kind"].to_pylist()]
+    any_of = {question: place for (question, _), place in where.items()} if any(asks) else {}
+    keys = zip(asks, questions, tasks["response_a"].to_pylist(), strict=True)
+    a = pa.array([any_of[q] if answers else where[q, r] for answers, q, r in keys], pa.int64())
     b_ids = tasks["response_b"].to_pylist()
     b = pa.array([None if r is None else where[q, r] for q, r in zip(questions, b_ids, strict=True)], pa.int64())
     columns = {name: tasks[name] for name in TASKS.names} | {
         "messages": responses["messages"].take(a),
         "reference": pa.array([references[question] for question in questions], pa.string()),
-        "replies_a": responses["replies"].take(a),
+        "replies_a": _without(asks, responses["replies"].take(a)),
         "replies_b": responses["replies"].take(b),
     }
     return check(pa.table(columns), TASK_TEXTS)
+
+
+def _without(asks: list[bool], replies: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """The replies, none where the judge is asked to answer."""
+    if not any(asks):
+        return replies
+    kept = [[] if answers else given for answers, given in zip(asks, replies.to_pylist(), strict=True)]
+    return pa.array(kept, replies.type)
 
 
 def _questions(responses: pa.Table, error_markers: list[str]) -> list[dict[str, Any]]:
@@ -156,6 +172,11 @@ def _fault(replies: list[str], markers: set[str]) -> str | None:
 
 def _asks(protocol: Protocol, question: dict[str, Any], settings: PlanConfig) -> Iterator[Ask]:
     """What is judged of a question: its responses, or pairs of them in the orders in which they are shown."""
+    if protocol.kind == "answer":
+        return iter([(question, _ANSWERER | {"reference": question["responses"][0]["reference"]}, None, None)])
+    if protocol.name in settings.only:
+        models = settings.only[protocol.name]
+        question = question | {"responses": [row for row in question["responses"] if row["model"] in models]}
     if protocol.kind == "compare":
         return _comparisons(question, settings)
     return ((question, response, None, None) for response in question["responses"])
@@ -238,7 +259,8 @@ class _Rows:
         pieces = [self._begins, question["joined"], a["joined"]]
         pieces += [b["joined"], _JOINED_ORDERS[order or ""]] if b else []
         task_id = hash_of(b"".join(pieces) + b"%d:%d%d:%d" % (len(str(sample)), sample, len(str(repeat)), repeat))
-        ids = (a["response_id"], a["model"], *((b["response_id"], b["model"]) if b else (None, None)))
+        first = (self.spec.judge,) * 2 if a.get("response_id") is None else (a["response_id"], a["model"])
+        ids = (*first, *((b["response_id"], b["model"]) if b else (None, None)))
         names = (task_id, *self._names, question["question_id"], question["category"])
         return (*names, *ids, order, sample, repeat, status, detail)
 

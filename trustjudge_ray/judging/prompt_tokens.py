@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from itertools import count
 from typing import Any
 
-from trustjudge_ray.judging.protocols import SLOTS, task_slots
+from trustjudge_ray.judging.slots import SLOTS, task_slots
 from trustjudge_ray.judging.vllm_reading import Reader
 
 

@@ -1,7 +1,7 @@
 """What a judge is asked: kind, labels, texts and worked examples, read from a YAML file.
 
 The file is read as plain YAML in which every scalar stays the text that was written: no interpolation,
-and `Yes` stays a word. Slots are filled literally, because answers contain braces.
+and `Yes` stays a word.
 """
 
 import math
@@ -15,13 +15,16 @@ from typing import Any, Literal
 import yaml
 
 from trustjudge_ray.identity import content_hash
+from trustjudge_ray.judging.slots import pieces, slots_in
 
-SLOTS = ("question", "conversation", "answer", "answer_a", "answer_b", "reference")
-_SLOT = re.compile(r"\{(" + "|".join(SLOTS) + r")\}")
 _KEYS = {"name", "kind", "labels", "system", "user", "examples", "opener", "closer"}
 _TEXT_KEYS = ("name", "kind", "system", "user", "opener", "closer")
-_KEYS |= {"rationale", "thinking", "sampling", "samples"}
-_COMPARE_LABELS = ("first", "second", "tie")
+_KEYS |= {"rationale", "thinking", "sampling", "samples", "max_tokens"}
+_NAMED_LABELS = {"compare": ("first", "second", "tie"), "verify": ("accept", "reject")}
+"""Of each kind whose labels stand for something fixed, what they stand for, in order."""
+KINDS = {"score": ("answer",), "compare": ("answer_a", "answer_b"), "verify": ("answer",), "answer": ()}
+"""The kinds of protocols, and the slots for answers that each has. That of `verify` may be left out: is the judge's
+verdict about the answer at all?"""
 
 
 class ProtocolError(ValueError):
@@ -70,16 +73,19 @@ class Protocol:
     """How one kind of judgment is asked for and read.
 
     Attributes:
+        kind: `score` one answer, `compare` two, `verify` whether one is right; or `answer` the question.
         label_texts: what the judge may say, in the protocol's order: numbers from low to high, any list
-            of texts, or for a comparison first, second, tie.
+            of texts, for a comparison first, second, tie, for a verification accept, reject; none for an answer.
         opener, closer: the verdict is read between them. After a rationale the opener is put as it is; where it
             begins with white space, that replaces the white space at the rationale's end.
+            What is put before an answer is its opener, and where it stops (beside the end of turn) its closer.
         rationale, thinking: what the judge writes before its verdict, if anything; drawn as `sampling` says.
+        max_tokens: of an answer.
         samples: so many rationales for each task, whose label distributions are averaged.
     """
 
     name: str
-    kind: Literal["score", "compare"]
+    kind: Literal["score", "compare", "verify", "answer"]
     label_texts: tuple[str, ...]
     system: str
     user: str
@@ -90,11 +96,17 @@ class Protocol:
     thinking: Thinking | None = None
     sampling: Sampling = Sampling()
     samples: int = 1
+    max_tokens: int | None = None
 
     @property
     def writes(self) -> bool:
-        """Whether the judge writes anything before its verdict."""
-        return self.rationale is not None or self.thinking is not None
+        """Whether the judge writes anything freely."""
+        return self.rationale is not None or self.thinking is not None or self.max_tokens is not None
+
+    def said(self, example: Example) -> str:
+        """What the judge says in a worked example: its rationale and verdict, or its answer."""
+        closer = self.closer if self.label_texts else ""
+        return (example.rationale or "") + self.opener + example.label + closer
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -114,7 +126,7 @@ class Protocol:
         """
         tree = asdict(self)
         del tree["samples"]
-        for key in ("rationale", "thinking"):
+        for key in ("rationale", "thinking", "max_tokens"):
             if tree[key] is None:
                 del tree[key]
         if not self.writes:
@@ -127,7 +139,7 @@ class Protocol:
     @property
     def slots(self) -> tuple[str, ...]:
         """The slots that the user text has, in order."""
-        return tuple(match.group(1) for match in _SLOT.finditer(self.system + self.user))
+        return slots_in(self.system + self.user)
 
 
 def builtin_names() -> list[str]:
@@ -169,21 +181,17 @@ def parse(text: str, source: str = "protocol") -> Protocol:
         raise ProtocolError(f"{source}: unknown key '{unknown[0]}'; a protocol has {sorted(_KEYS)}")
     for key in _TEXT_KEYS:
         _check_text(tree.get(key, ""), f"{source}: {key}")
-    for key in ("name", "kind", "labels", "user", "opener"):
-        if not tree.get(key):
-            raise ProtocolError(f"{source}: '{key}' is missing")
-    if tree["kind"] not in ("score", "compare"):
-        raise ProtocolError(f"{source}: kind: got '{tree['kind']}'; one of score, compare")
+    _check_keys(tree, source)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", tree["name"]):
         raise ProtocolError(f"{source}: name: got '{tree['name']}'; letters, digits, '.', '_' and '-'")
     protocol = Protocol(
         name=tree["name"],
         kind=tree["kind"],
-        label_texts=_labels(tree["labels"], tree["kind"], source),
+        label_texts=_labels(tree["labels"], tree["kind"], source) if "labels" in tree else (),
         system=tree.get("system") or "",
         user=tree["user"],
         examples=(),
-        opener=tree["opener"],
+        opener=tree.get("opener") or "",
         closer=tree.get("closer") or "",
         **_written(tree, source),
     )
@@ -196,20 +204,19 @@ def parse(text: str, source: str = "protocol") -> Protocol:
 
 def to_yaml(protocol: Protocol) -> str:
     """The protocol as a file that `parse` reads back to an equal one."""
-    compare = protocol.kind == "compare"
-    labels: Any = (
-        dict(zip(_COMPARE_LABELS, protocol.label_texts, strict=True)) if compare else list(protocol.label_texts)
-    )
-    to_label = dict(zip(protocol.label_texts, _COMPARE_LABELS, strict=True)) if compare else {}
+    names = _NAMED_LABELS.get(protocol.kind)
+    labels: Any = dict(zip(names, protocol.label_texts, strict=True)) if names else list(protocol.label_texts)
+    to_label = dict(zip(protocol.label_texts, names, strict=True)) if names else {}
+    said = "answer" if protocol.kind == "answer" else "label"
     tree: dict[str, Any] = {
         "name": protocol.name,
         "kind": protocol.kind,
-        "labels": labels,
+        **({"labels": labels} if protocol.label_texts else {}),
         "system": protocol.system,
         "user": protocol.user,
         "examples": [
             e.slots
-            | {"label": to_label.get(e.label, e.label)}
+            | {said: to_label.get(e.label, e.label)}
             | ({} if e.rationale is None else {"rationale": e.rationale})
             for e in protocol.examples
         ],
@@ -217,55 +224,24 @@ def to_yaml(protocol: Protocol) -> str:
         "closer": protocol.closer,
     }
     tree |= {key: asdict(part) for key in ("rationale", "thinking") if (part := getattr(protocol, key)) is not None}
+    tree |= {} if protocol.max_tokens is None else {"max_tokens": protocol.max_tokens}
     if protocol.writes:
         tree |= {"sampling": asdict(protocol.sampling), "samples": protocol.samples}
     return yaml.safe_dump(tree, allow_unicode=True, sort_keys=False, width=100)
 
 
-def fill(template: str, slots: dict[str, str]) -> str:
-    """Fill slots literally, once: text that was filled in is never looked at again."""
-    return _SLOT.sub(lambda match: slots[match.group(1)], template)
-
-
-def pieces(template: str) -> list[tuple[bool, str]]:
-    """The template cut at its slots: (is_slot, literal text or slot name) in order, empty literals left out."""
-    parts, end = [], 0
-    for match in _SLOT.finditer(template):
-        parts += [(False, template[end : match.start()]), (True, match.group(1))]
-        end = match.end()
-    parts.append((False, template[end:]))
-    return [part for part in parts if part[0] or part[1]]
-
-
-def task_slots(protocol: Protocol, task: dict) -> dict[str, str]:
-    """The text of every slot for one TASK_TEXTS row, in the order in which the answers are shown.
-
-    `question` is what the user asked: the only turn as it is, several turns numbered like those of a reply.
-    """
-    users = [m["content"] for m in task["messages"] if m["role"] == "user"]
-    slots = {
-        "question": reply_text(users) if users else "",
-        "conversation": conversation(task["messages"], []),
-        "reference": task["reference"] or "",
-    }
-    shown = [task["replies_a"]] if task["replies_b"] is None else [task["replies_a"], task["replies_b"]]
-    if task["order"] == "BA":
-        shown.reverse()
-    names = ["answer"] if protocol.kind == "score" else ["answer_a", "answer_b"]
-    return slots | {name: reply_text(replies) for name, replies in zip(names, shown, strict=True)}
-
-
-def reply_text(replies: list[str]) -> str:
-    """A response as one text: its only turn as it is, several turns one after the other, numbered."""
-    if len(replies) == 1:
-        return replies[0]
-    return "\n\n".join(f"[Turn {i}]\n{reply}" for i, reply in enumerate(replies, 1))
-
-
-def conversation(messages: list[dict], replies: list[str]) -> str:
-    """The turns up to the answer, each under its role."""
-    turns = [f"[{m['role']}]\n{m['content']}" for m in messages]
-    return "\n\n".join(turns + [f"[assistant]\n{reply}" for reply in replies])
+def _check_keys(tree: dict[str, Any], source: str) -> None:
+    """Whether the keys are there that the kind needs, and none that it has no use for."""
+    if tree.get("kind", "") not in (*KINDS, ""):
+        raise ProtocolError(f"{source}: kind: got '{tree['kind']}'; one of {', '.join(KINDS)}")
+    answers = tree.get("kind") == "answer"
+    for key in ("name", "kind", "user", *(("max_tokens",) if answers else ("labels", "opener"))):
+        if not tree.get(key):
+            raise ProtocolError(f"{source}: '{key}' is missing")
+    for key in ("labels", "rationale") if answers else ("max_tokens",):
+        if key in tree:
+            hint = "an answer is free text" if answers else "it belongs to kind answer, or under rationale or thinking"
+            raise ProtocolError(f"{source}: '{key}' has no place in kind {tree['kind']}: {hint}")
 
 
 def _check_text(given: Any, place: str) -> None:
@@ -283,9 +259,11 @@ def _numbers(texts: tuple[str, ...]) -> tuple[float, ...] | None:
 
 
 def _labels(given: Any, kind: str, source: str) -> tuple[str, ...]:
-    if kind == "compare":
-        if not isinstance(given, dict) or tuple(given) != _COMPARE_LABELS:
-            raise ProtocolError(f"{source}: labels: a comparison has {{first: …, second: …, tie: …}}, got {given!r}")
+    if kind in _NAMED_LABELS:
+        names = _NAMED_LABELS[kind]
+        if not isinstance(given, dict) or tuple(given) != names:
+            meant = ", ".join(f"{name}: …" for name in names)
+            raise ProtocolError(f"{source}: labels: kind {kind} has {{{meant}}}, got {given!r}")
         texts = tuple(given.values())
     elif isinstance(given, str):
         if not (given.isascii() and given.isdigit()) or not 2 <= int(given) <= 1000:
@@ -311,7 +289,9 @@ def _written(tree: dict[str, Any], source: str) -> dict[str, Any]:
         if key in tree:
             found[key] = part(**_section(tree[key], key, part, source))
     samples = _number(tree.get("samples", "1"), "samples", int, 1, source)
-    writes = "rationale" in found or "thinking" in found
+    if "max_tokens" in tree:
+        found["max_tokens"] = _number(tree["max_tokens"], "max_tokens", int, 1, source)
+    writes = bool({"rationale", "thinking", "max_tokens"} & set(found))
     if not writes and ("sampling" in found or samples > 1):
         raise ProtocolError(
             f"{source}: samples and sampling belong to what is written before the verdict: "
@@ -319,10 +299,10 @@ def _written(tree: dict[str, Any], source: str) -> dict[str, Any]:
         )
     if samples > 1 and found.get("sampling", Sampling()).temperature <= 0:
         raise ProtocolError(
-            f"{source}: samples: {samples} rationales at temperature 0 are one and the same; "
+            f"{source}: samples: {samples} of them at temperature 0 are one and the same; "
             "add sampling: {temperature: 1.0}"
         )
-    if not tree["opener"].strip():
+    if tree["kind"] != "answer" and not tree["opener"].strip():
         raise ProtocolError(f"{source}: opener: got {tree['opener']!r}; a text at which the verdict begins")
     return found | {"samples": int(samples)}
 
@@ -360,10 +340,12 @@ def _number(given: Any, key: str, kind: type, least: int, source: str) -> Any:
 
 
 def _check_slots(protocol: Protocol, source: str) -> None:
-    wanted = ("answer",) if protocol.kind == "score" else ("answer_a", "answer_b")
+    wanted = KINDS[protocol.kind]
     for name in wanted:
-        if protocol.user.count("{" + name + "}") != 1:
+        if protocol.user.count("{" + name + "}") not in ((0, 1) if protocol.kind == "verify" else (1,)):
             raise ProtocolError(f"{source}: user: needs the slot {{{name}}} exactly once")
+    if not wanted and not {"question", "conversation"} & set(protocol.slots):
+        raise ProtocolError(f"{source}: user: needs the slot {{question}} or {{conversation}}")
     other = {"answer", "answer_a", "answer_b"} - set(wanted)
     wrong = sorted(other & set(protocol.slots))
     if wrong:
@@ -377,8 +359,9 @@ def _check_slots(protocol: Protocol, source: str) -> None:
 
 
 def _example(given: Any, protocol: Protocol, source: str) -> Example:
-    if not isinstance(given, dict) or "label" not in given:
-        raise ProtocolError(f"{source}: an example is a mapping of the slots' texts and a label")
+    said = "answer" if protocol.kind == "answer" else "label"
+    if not isinstance(given, dict) or said not in given:
+        raise ProtocolError(f"{source}: an example is a mapping of the slots' texts and {said}")
     for key, value in given.items():
         _check_text(value, f"{source}: {key}")
     rationale = given.get("rationale")
@@ -387,7 +370,7 @@ def _example(given: Any, protocol: Protocol, source: str) -> Example:
             f"{source}: rationale: belongs to a protocol with rationale: {{max_tokens: N}} and an opener that begins "
             f'with a newline, such as "\\n\\nScore: ["'
         )
-    slots = {key: value.strip("\n") for key, value in given.items() if key not in ("label", "rationale")}
+    slots = {key: value.strip("\n") for key, value in given.items() if key not in (said, "rationale")}
     missing = sorted(set(protocol.slots) - set(slots))
     if missing:
         raise ProtocolError(f"{source}: no text for the slot '{missing[0]}'")
@@ -396,11 +379,12 @@ def _example(given: Any, protocol: Protocol, source: str) -> Example:
         raise ProtocolError(
             f"{source}: '{unknown[0]}' is not a slot of the user text, which has {list(protocol.slots)}"
         )
-    label = given["label"]
-    if protocol.kind == "compare":
-        if label not in _COMPARE_LABELS:
-            raise ProtocolError(f"{source}: label: got {label!r}; one of {list(_COMPARE_LABELS)}")
-        label = protocol.label_texts[_COMPARE_LABELS.index(label)]
-    if label not in protocol.label_texts:
+    label = given[said]
+    names = _NAMED_LABELS.get(protocol.kind)
+    if names:
+        if label not in names:
+            raise ProtocolError(f"{source}: label: got {label!r}; one of {list(names)}")
+        label = protocol.label_texts[names.index(label)]
+    if protocol.label_texts and label not in protocol.label_texts:
         raise ProtocolError(f"{source}: label: got {label!r}; one of the protocol's labels")
     return Example(slots, label, None if rationale is None else rationale.strip())

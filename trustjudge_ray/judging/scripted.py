@@ -41,6 +41,12 @@ class Script:
         rationale: how many words, each a token, the judge writes before its verdict, cut at the protocol's budget if
             it has one. Each has the probability of the most probable label, so that the perplexity of an output is
             the inverse of that: the surer judgment has the lower one.
+        answering: the share of questions that it answers right, with the first line of the reference; without the
+            passage that a question is about it answers none right.
+        verifying: the share of answers about which it is right when it verifies them; an answer is right if it is a
+            line of the reference. Drawn for each answer, the same whatever it is asked. Without the passage it
+            is right about half of them; without the answer it rejects with the same skill.
+        acceptance: the weight with which it accepts whatever it reads when it verifies, 0 to 1.
         seconds_per_batch: how long a batch takes.
         poison: a text; a batch in which an answer or a question contains it ends the engine.
         death: how it ends: `kill` (its process is killed, without a word), `gone` (it says that it is gone), or `start`
@@ -55,6 +61,9 @@ class Script:
     failure_rate: float = 0.0
     intransitivity: float = 0.0
     rationale: int = 0
+    answering: float = 1.0
+    verifying: float = 1.0
+    acceptance: float = 0.0
     seconds_per_batch: float = 0.0
     poison: str | None = None
     death: str = "kill"
@@ -63,9 +72,12 @@ class Script:
 _DEATHS = ("kill", "gone", "start")
 _TEXTS = ("poison", "death")
 _SHARES = {"position_bias": 1.0, "failure_rate": 1.0, "intransitivity": 0.25}
+_SHARES |= {"answering": 1.0, "verifying": 1.0, "acceptance": 1.0}
 """Fields that are shares, and the greatest each can be."""
-_LATER = ("intransitivity", "rationale")
+_LATER = ("intransitivity", "rationale", "answering", "verifying", "acceptance")
 """Fields that are left out of the identity where nothing is planted: judgments of before they existed stay valid."""
+_SURE = 0.95
+"""The probability of the verdict that it comes to when it verifies an answer."""
 _WORDS = ("clear", "complete", "correct", "brief", "vague", "wrong", "long", "kind")
 
 
@@ -104,8 +116,9 @@ def identity(given: dict[str, Any]) -> dict[str, Any]:
     decides = asdict(script(given))
     for name in ("seconds_per_batch", *_TEXTS):
         del decides[name]
+    unplanted = asdict(Script())
     for name in _LATER:
-        if not decides[name]:
+        if decides[name] == unplanted[name]:
             del decides[name]
     return {"engine": "scripted", "model": "scripted", "script": decides}
 
@@ -130,7 +143,9 @@ class ScriptedJudge:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise JudgeGone(f"a planted death on {len(tasks)} judgments")
         end = time.monotonic() + self._script.seconds_per_batch
-        columns = ("task_id", "protocol", "question_id", "response_a", "model_a", "response_b", "model_b", "order")
+        columns = ["task_id", "protocol", "question_id", "response_a", "model_a", "response_b", "model_b", "order"]
+        if any(protocol.kind in ("verify", "answer") for protocol in self._protocols.values()):
+            columns += ["reference", "replies_a", "sample"]
         readings = [self._read(task) for task in tasks.select(columns).to_pylist()]
         time.sleep(max(0.0, end - time.monotonic()))
         return readings
@@ -140,11 +155,31 @@ class ScriptedJudge:
         if rng.random() < self._script.failure_rate:
             return Reading(status="engine_error", detail="a planted failure")
         protocol = self._protocols[task["protocol"]]
+        if protocol.kind == "answer":
+            return self._answer(task, protocol)
+        if protocol.kind == "verify":
+            return Reading(label_logprobs=self._verify(task, protocol), prompt_tokens=0)
         if protocol.kind == "score":
             seen = self._quality(task["model_a"]) + self._script.noise * rng.standard_normal()
             return self._reading(task, self._score(seen, len(protocol.label_texts)))
         a, b = (q + self._script.noise * rng.standard_normal() for q in self._qualities(task))
         return self._reading(task, self._compare(b, a) if task["order"] == "BA" else self._compare(a, b))
+
+    def _answer(self, task: dict[str, Any], protocol: Protocol) -> Reading:
+        ids = (task["question_id"], str(task["sample"]))
+        knows = "context" in protocol.slots and _share("answering", *ids) < self._script.answering
+        text = (_lines(task["reference"]) or [""])[0] if knows else f"{_WORDS[seed_of(*ids) % len(_WORDS)]} thing"
+        words = len(text.split())
+        return Reading(output=text, output_tokens=words, cumulative_logprob=0.0, rationale_cut=False, prompt_tokens=0)
+
+    def _verify(self, task: dict[str, Any], protocol: Protocol) -> list[float]:
+        """Accept, reject."""
+        shown = {"context", "answer"} & set(protocol.slots)
+        right = "answer" in shown and _plain(" ".join(task["replies_a"])) in map(_plain, _lines(task["reference"]))
+        skill = self._script.verifying if "context" in shown else 0.5
+        seen = right if _share("verifying", task["question_id"], task["response_a"]) < skill else not right
+        accepts = (1 - self._script.acceptance) * (_SURE if seen else 1 - _SURE) + self._script.acceptance
+        return [math.log(p) if p > 0 else -math.inf for p in (accepts, 1 - accepts)]
 
     def _reading(self, task: dict[str, Any], logprobs: list[float]) -> Reading:
         wanted = self._script.rationale
@@ -195,6 +230,14 @@ def _contains(tasks: pa.Table, text: str) -> bool:
         if any(text in shown for shown in [*asked, *task["replies_a"], *(task["replies_b"] or [])]):
             return True
     return False
+
+
+def _lines(reference: str | None) -> list[str]:
+    return [line for line in (reference or "").splitlines() if line.strip()]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().strip(" .").split())
 
 
 def _share(*names: str) -> float:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trustjudge_ray.judging.protocols import Protocol, fill, pieces
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.judging.slots import fill, pieces
 from trustjudge_ray.judging.tokens import Tokenizer
 
 PINNED_DATE = datetime(2025, 1, 1)
@@ -82,8 +83,7 @@ def _messages(protocol: Protocol, user: str, folded: bool) -> list[dict[str, str
     turns = [{"role": _SYSTEM, "content": protocol.system}] if protocol.system.strip() else []
     for example in protocol.examples:
         turns.append({"role": _USER, "content": fill(protocol.user, example.slots)})
-        verdict = (example.rationale or "") + protocol.opener + example.label + protocol.closer
-        turns.append({"role": _ASSISTANT, "content": verdict})
+        turns.append({"role": _ASSISTANT, "content": protocol.said(example)})
     turns.append({"role": _USER, "content": user})
     if folded and turns[0]["role"] == _SYSTEM:
         system = turns.pop(0)["content"]

@@ -90,7 +90,8 @@ def _tried(judge: JudgeConfig, asked: dict[str, protocols.Protocol], tasks: pa.T
     done = time.monotonic()
     describe = getattr(loaded, "describe", None)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    kept = ("task_id", "protocol", "status", "label_logprobs", "label_mass", "emitted", "detail", "prompt_tokens")
+    kept = ["task_id", "kind", "protocol", "status", "label_logprobs", "label_mass", "emitted", "output", "detail"]
+    kept += ["prompt_tokens"]
     described = describe() if describe else None
     return Trial(rows.select(kept).to_pylist(), ready - started, done - ready, peak, described)
 

@@ -1,4 +1,4 @@
-"""What a judge writes before its verdict: thinking and rationale, as requests to an engine, and what is kept of them.
+"""What a judge writes: thinking, rationale or answer, as requests to an engine, and what is kept of them.
 
 Two phases. First the judge writes, up to its budget, its end of turn, or the text that comes next anyway (the closing
 marker of its thinking, the verdict's opener). Then that text is put as token ids of ours, and the verdict is read in a
@@ -28,9 +28,9 @@ class Section:
     """One stretch of free writing.
 
     Attributes:
-        name: `thinking` or `rationale`.
+        name: `thinking`, `rationale` or `output` (an answer).
         before, after: token ids that are put before and after what the judge writes.
-        stop: the text at which the judge's writing ends; it is not kept.
+        stop: the text at which the judge's writing ends; it is not kept. Empty: at its end of turn alone.
         strip: white space at the end of what was written goes, because what is put next begins with its own.
     """
 
@@ -58,7 +58,7 @@ class Section:
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
             "seed": seed_of("written", self.name, *(str(task[name]) for name in about)) if drawn else None,
-            "stop": [self.stop],
+            "stop": [self.stop] if self.stop else None,
             "skip_special_tokens": False,
             "logprobs": 0,
             "flat_logprobs": True,
@@ -79,7 +79,7 @@ class Written:
 
 
 def sections_of(protocol: Protocol, tokenizer: Tokenizer, prompts: PromptBuilder) -> tuple[Section, ...]:
-    """What the judge writes before its verdict, in order.
+    """What the judge writes, in order: before its verdict, or as its answer.
 
     Raises:
         SectionError: the protocol has a thinking section, which the chat template already closes.
@@ -103,6 +103,9 @@ def sections_of(protocol: Protocol, tokenizer: Tokenizer, prompts: PromptBuilder
     if protocol.rationale is not None:
         stop, strip = protocol.opener.lstrip(), protocol.opener[0].isspace()
         found.append(Section("rationale", (), (), stop, strip, protocol.rationale.max_tokens, temperature))
+    if protocol.max_tokens is not None:
+        put = tuple(own_ids(tokenizer, protocol.opener)) if protocol.opener else ()
+        found.append(Section("output", put, (), protocol.closer, True, protocol.max_tokens, temperature))
     return tuple(found)
 
 

@@ -13,7 +13,8 @@ from trustjudge_ray.identity import content_hash
 from trustjudge_ray.judging.base import JudgeError, Reading
 from trustjudge_ray.judging.labels import LabelTable, build_table
 from trustjudge_ray.judging.prompts import PromptBuilder
-from trustjudge_ray.judging.protocols import Protocol, task_slots
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.judging.slots import task_slots
 from trustjudge_ray.judging.vllm_rationale import Section, Written, sections_of
 
 MAX_IDS = 128
@@ -169,7 +170,7 @@ def asked(reader: Reader, task: dict[str, Any]) -> Asked | Reading:
 
 def reading_of(asked: Asked, outputs: Sequence[Any]) -> Reading:
     """What the judge said, from the engine's answers to `asked.questions()`."""
-    rationale, thinking = asked.written.get("rationale"), asked.written.get("thinking")
+    rationale, thinking, answer = (asked.written.get(name) for name in ("rationale", "thinking", "output"))
     known: dict[str, Any] = {
         "prompt_tokens": asked.put,
         "cached_tokens": asked.cached if asked.written else outputs[0].num_cached_tokens if outputs else None,
@@ -183,14 +184,22 @@ def reading_of(asked: Asked, outputs: Sequence[Any]) -> Reading:
         return Reading("engine_error", detail=asked.failure, **known)
     if any(math.isnan(written.logprob) for written in asked.written.values()):
         return Reading("bad_logprob", detail="the log-probability of a token that the judge wrote is NaN", **known)
+    if thinking is not None and thinking.cut:
+        known["detail"] = f"the thinking was closed at its budget of {asked.reader.sections[0].max_tokens} tokens"
+    if answer is not None:
+        return Reading(
+            output=answer.text.strip(),
+            rationale_cut=answer.cut,
+            cumulative_logprob=answer.logprob,
+            output_tokens=len(answer.token_ids),
+            **known,
+        )
     try:
         answers = [logprobs(output, q.token_ids) for output, q in zip(outputs, asked.reader.questions, strict=True)]
     except ValueError as error:
         return Reading("engine_error", detail=str(error), **known)
     if rationale is not None:
         known |= {"rationale_logprob": rationale.logprob, "rationale_tokens": len(rationale.token_ids)}
-    if thinking is not None and thinking.cut:
-        known["detail"] = f"the thinking was closed at its budget of {asked.reader.sections[0].max_tokens} tokens"
     return Reading("ok", asked.reader.read(answers), label_tokens=asked.reader.label_tokens, **known)
 
 
