@@ -333,8 +333,8 @@ def _refuse_unranked(asked: list[protocols.Protocol]) -> None:
     for protocol in asked:
         if protocol.kind in _ELSEWHERE:
             raise protocols.ProtocolError(
-                f"protocols: '{protocol.name}' is of kind {protocol.kind}: {_ELSEWHERE[protocol.kind]} asks it; run asks "
-                "kinds score and compare"
+                f"protocols: '{protocol.name}' is of kind {protocol.kind}: {_ELSEWHERE[protocol.kind]} asks it; run "
+                "asks kinds score and compare"
             )
 
 
