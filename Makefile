@@ -7,7 +7,7 @@ export PYTHON TORCH_INDEX
 # Where a run started with $(1) as its default writes, `out=…` in ARGS winning.
 out = $(or $(patsubst out=%,%,$(filter out=%,$(ARGS))),$(1))
 
-.PHONY: help install demo audit test test-heavy test-faults lint clean lock
+.PHONY: help install demo audit test test-heavy test-lora test-faults lint clean lock
 
 help:
 	@echo 'make install   .venv from requirements/cpu.lock, and the project in it'
@@ -15,6 +15,7 @@ help:
 	@echo 'make audit     can that judge be trusted? writes runs/audit'
 	@echo 'make test      all tests that this machine can run'
 	@echo 'make test-heavy    what make test leaves out for its time'
+	@echo 'make test-lora     the LoRA experiment of an audit, tiny: four arms on the CPU'
 	@echo 'make test-faults   the fault suite: half an hour; writes the table of docs/reliability.md'
 	@echo 'make lint      ruff and mypy'
 	@echo 'make clean     removes .venv, runs/ and caches'
@@ -28,13 +29,17 @@ demo: install
 	@echo 'Report: $(call out,runs/demo)/report.html'
 
 audit: install
-	$(VENV)/trustjudge audit configs/audit.yaml $(ARGS)
+	$(VENV)/trustjudge audit configs/audit.yaml audit.fail_on=[] $(ARGS)
+	@echo 'Card: $(call out,runs/audit)/audit.html'
 
 test: install
 	$(VENV)/python -m pytest $(ARGS)
 
 test-heavy: install
 	$(VENV)/python -m pytest -m heavy $(ARGS)
+
+test-lora: install
+	$(VENV)/python -m pytest -m lora -s $(ARGS)
 
 test-faults: install
 	$(VENV)/python -m pytest tests/faults -m faults $(ARGS)

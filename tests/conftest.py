@@ -8,12 +8,13 @@ _LAST = ("ray", "engine", "s3", "demo")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Quick tests first, then those that need Ray, a real engine, an S3 server, the whole demo; heavy ones only if they
-    are asked for by their marker."""
-    if "heavy" not in config.getoption("-m"):
-        left_out = [item for item in items if item.get_closest_marker("heavy")]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    """Quick tests first, then those that need Ray, a real engine, an S3 server, the whole demo; heavy ones and trainings
+    only if they are asked for by their marker."""
+    for marker in ("heavy", "lora"):
+        if marker not in config.getoption("-m"):
+            left_out = [item for item in items if item.get_closest_marker(marker)]
+            items[:] = [item for item in items if item not in left_out]
+            config.hook.pytest_deselected(items=left_out)
 
     def weight(item: pytest.Item) -> int:
         return max((i + 1 for i, name in enumerate(_LAST) if item.get_closest_marker(name)), default=0)

@@ -91,13 +91,50 @@ opener: "\\n\\nVerdict: ["
 closer: "]"
 """)
 
+_ANSWER = """
+name: {name}
+kind: answer
+system: Answer the question from the passage.
+user: |
+  Passage:
+  {{context}}
+  Question:
+  {{question}}
+max_tokens: {budget}
+{more}
+"""
+
+_VERIFY = """
+name: engine-verify-{name}
+kind: verify
+labels: {{accept: {accept}, reject: {reject}}}
+user: |
+  Passage:
+  {{context}}
+  Question:
+  {{question}}
+  Answer:
+  {{answer}}
+  Is it right? Say {accept} or {reject}.
+opener: "Verdict: ["
+closer: "]"
+"""
+
 _PLAIN = (_score(5), _score(100), _COMPARE)
 _WRITING = (
     parse(_WRITTEN.format(points=5, temperature=1.0, samples=3)),
     parse(_WRITTEN.format(points=100, temperature=0.0, samples=1)),
     _THINKING,
 )
-ENGINE_PROTOCOLS = {protocol.name: protocol for protocol in (*_PLAIN, *_WRITING)}
+_AUDITED = (
+    parse(_ANSWER.format(name="engine-answer", budget=24, more="")),
+    parse(_ANSWER.format(name="engine-answer-opened", budget=40, more='opener: "It seems that"\ncloser: "."')),
+    parse(_ANSWER.format(name="engine-answer-drawn", budget=12, more="sampling: {temperature: 1.0}\nsamples: 2")),
+    parse(_ANSWER.format(name="engine-answer-thinking", budget=12, more="thinking: {max_tokens: 10}")),
+    parse(_VERIFY.format(name="one", accept="Yes", reject="No")),
+    parse(_VERIFY.format(name="two", accept="Not wrong", reject="Not right")),
+)
+ENGINE_PROTOCOLS = {protocol.name: protocol for protocol in (*_PLAIN, *_WRITING, *_AUDITED)}
 EXACT_JUDGE = JudgeConfig(dtype="float32", head_dtype="float32", max_model_len=CONTEXT)
 """The embedded judge in float32: what vLLM and another implementation must agree on."""
 

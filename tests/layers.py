@@ -6,11 +6,16 @@ from pathlib import Path
 HEAVY = {
     "ray": {
         *("pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"),
-        *("pipeline.watch", "pipeline.metrics", "pipeline.placement", "pipeline.ahead"),
+        *("pipeline.watch", "pipeline.metrics", "pipeline.placement", "pipeline.ahead", "pipeline.single"),
+        "audit.lora",
     },
-    "vllm": {"judging.vllm_engine"},
-    "torch": {"judging.embedded"},
-    "transformers": {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.preview"},
+    "vllm": {"judging.vllm_engine", "audit.lora_vllm"},
+    "torch": {"judging.embedded", "audit.hf_attention", "audit.lora_training"},
+    "transformers": {
+        *("judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.preview"),
+        *("audit.hf_attention", "audit.lora_training"),
+    },
+    "peft": {"audit.lora_training"},
     "httpx": {"judging.openai_http"},
     "fsspec": {"storage"},
     "s3fs": {"storage"},
@@ -27,9 +32,13 @@ PURE = (
     "judging.protocols",
     "judging.labels",
     "judging.plan",
+    "judging.slots",
 )
 PURE += ("judging.prompts", "judging.base", "analysis.", "imports.", "report.")
-PURE += ("designs", "corpus.canary", "analysis_config")
+PURE += ("designs", "corpus.canary", "analysis_config", "audit_config", "preferences_config", "training.")
+PURE += ("audit.qa", "audit.card", "audit.reads", "audit.candidates", "audit.response_bias", "audit.gates")
+PURE += ("audit.attention", "audit.probes", "audit.verdicts", "audit.auc", "audit.figures", "audit.estimates")
+PURE += ("audit.item_f", "audit.transfer")
 CLOCK_AND_CHANCE = {"time", "datetime", "random", "os", "subprocess", "socket"}
 ALLOWED = {"judging.plan": {"random"}}
 """`judging.plan` draws designs from a generator seeded by the plan's own seed."""
@@ -37,6 +46,8 @@ ALLOWED = {"judging.plan": {"random"}}
 EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}
 EDGES |= {"files", "judgment_store", "lease", "lease_files"}
 EDGES |= {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"}
+EDGES |= {"answering", "auditing", "experiments", "audit.item_reading"}
+EDGES |= {"audit.hf_attention", "audit.lora", "audit.lora_training", "audit.attached"}
 EDGES |= {"comparing", "labelling", "commands", "retrying"}
 EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial"}
 EDGES |= {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.openai_http"}

@@ -34,6 +34,7 @@ for command in (
     judging.run,
     judging.judge,
     judging.answer,
+    judging.audit,
     judging.validate,
     judging.doctor,
     judging.plan,
@@ -102,6 +103,7 @@ def perform() -> int:
 
 
 def _errors() -> tuple[tuple[type[BaseException], ...], tuple[type[BaseException], ...]]:
+    from trustjudge_ray.audit.item_files import ItemFileError
     from trustjudge_ray.corpus.reader import CorpusConfigError, CorpusError
     from trustjudge_ray.imports import ImportFileError
     from trustjudge_ray.judging.base import JudgeError, RunError
@@ -113,6 +115,7 @@ def _errors() -> tuple[tuple[type[BaseException], ...], tuple[type[BaseException
     return (config.ConfigError, CorpusConfigError, ProtocolError), (
         CorpusError,
         ImportFileError,
+        ItemFileError,
         NotFoundError,
         StorageError,
         JudgeError,

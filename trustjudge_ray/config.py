@@ -5,15 +5,17 @@ memory: what a run folder keeps is the file as it was written (`unresolved_yaml`
 """
 
 import difflib
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, get_origin
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trustjudge_ray import config_values
 from trustjudge_ray.analysis_config import AnalysisConfig as AnalysisConfig
+from trustjudge_ray.audit_config import AuditConfig as AuditConfig
 from trustjudge_ray.config_values import ConfigError as ConfigError
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
@@ -46,6 +48,8 @@ class JudgeConfig:
 
     name: str | None = None
     """The name in tables and reports; by default the last part of `model`."""
+    audit: str | None = None
+    """The folder of an audit of this judge, or its audit.json: reports show its card. It decides no judgment."""
     model: str = "embedded"
     """A Hugging Face model folder or name, or `embedded`: the small model that comes with the extra `cpu`."""
     revision: str | None = None
@@ -222,6 +226,8 @@ class Config:
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
     nightly: NightlyConfig = field(default_factory=NightlyConfig)
+    audit: AuditConfig | None = None
+    """Of `trustjudge audit`; a configuration with it needs no corpus."""
 
     @property
     def all_judges(self) -> list[JudgeConfig]:
@@ -279,6 +285,17 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
     return LoadedConfig(config, unresolved, source)
 
 
+def with_sections(loaded: LoadedConfig, **sections: Any) -> LoadedConfig:
+    """The same configuration with other values for these keys of Config, in memory and in its text."""
+    written = OmegaConf.to_container(OmegaConf.create(loaded.unresolved_yaml), resolve=False)
+    kept = {str(key): value for key, value in written.items()} if isinstance(written, dict) else {}
+    for key, value in sections.items():
+        kept[key] = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    shown = config_values.without_secrets({key: value for key, value in kept.items() if value not in (None, [])})
+    text = OmegaConf.to_yaml(OmegaConf.create(shown), resolve=False)
+    return LoadedConfig(replace(loaded.config, **sections), text, loaded.source)
+
+
 def load_analysis(text: str, source: str, overrides: list[str]) -> AnalysisConfig:
     """Only the `analysis` section of a configuration text: the rest may refer to another machine's environment."""
     written = OmegaConf.create(text)
@@ -332,13 +349,16 @@ def _refuse_unknown(tree: Any, cls: type, source: str, prefix: str) -> None:
 
 def _nested(kind: Any, value: Any) -> list[tuple[type, list[Any]]]:
     """The dataclass that a field holds, if it holds one, with the values to check against it."""
-    if kind == JudgeConfig | None:
-        return [(JudgeConfig, [value])]
     if kind == list[JudgeConfig]:
         return [(JudgeConfig, value if isinstance(value, list) else [value])]
-    if isinstance(kind, type) and is_dataclass(kind):
-        return [(kind, [value])]
-    return []
+    section = _section(kind)
+    return [] if section is None else [(section, [value])]
+
+
+def _section(kind: Any) -> type | None:
+    """The dataclass that a field is, or is if it is not null."""
+    kinds = [part for part in get_args(kind) if part is not NoneType] if isinstance(kind, UnionType) else [kind]
+    return kinds[0] if isinstance(kinds[0], type) and is_dataclass(kinds[0]) else None
 
 
 def judge_name(judge: JudgeConfig) -> str:
@@ -364,8 +384,8 @@ def _listed(tree: dict[Any, Any], cls: type) -> dict[Any, Any]:
         kind = kinds[key]
         if get_origin(kind) is list and value is not None and not isinstance(value, list | dict):
             value = [value]
-        elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
-            value = _listed(value, kind)
+        elif isinstance(value, dict) and (section := _section(kind)) is not None:
+            value = _listed(value, section)
         wrapped[key] = value
     return wrapped
 

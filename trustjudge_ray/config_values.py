@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from trustjudge_ray.audit_config import audit_faults
+
 if TYPE_CHECKING:
     from trustjudge_ray.config import ClusterConfig, Config, JudgeConfig
 
@@ -71,6 +73,8 @@ def refuse_bad_values(config: "Config", names: list[str], source: str) -> None:
     for judge, name in zip(config.all_judges, names, strict=True):
         for wrong in _judge_faults(judge, name, config.cluster):
             raise ConfigError(f"{source}: {wrong}")
+    for wrong in audit_faults(config.audit) if config.audit is not None else []:
+        raise ConfigError(f"{source}: {wrong}")
     if len(set(names)) < len(names):
         raise ConfigError(f"{source}: judges: two are called the same in {names}; give each a `name`")
 
@@ -80,7 +84,7 @@ def _numbers(config: "Config") -> list[tuple[str, bool, str]]:
     run, planned = config.run, config.plan
     priced = config.cluster.price_per_gpu_hour and config.cluster.gpus_per_replica
     return [
-        ("corpus.paths", config.corpus.paths != [], "at least one file, folder or glob"),
+        ("corpus.paths", config.corpus.paths != [] or config.audit is not None, "at least one file, folder or glob"),
         ("run.max_failure_rate", 0 <= run.max_failure_rate <= 1, "a share from 0 to 1"),
         ("run.batch_size", run.batch_size > 0, "1 or more"),
         ("run.limit", run.limit is None or run.limit > 0, "1 or more, or nothing"),

@@ -36,7 +36,7 @@ def examine(loaded: LoadedConfig, load: bool = True) -> Iterator[Finding]:
     """
     config = loaded.config
     try:
-        asked = [protocols.load(name) for name in config.protocols]
+        asked = [protocols.load(name) for name in _protocol_names(config)]
     except ProtocolError as error:
         yield failed("configuration", error)
         asked = []
@@ -48,6 +48,13 @@ def examine(loaded: LoadedConfig, load: bool = True) -> Iterator[Finding]:
     for judge in config.all_judges:
         for finding in _judge(config, judge, asked, sample, load):
             yield finding if len(config.all_judges) == 1 else _of(judge, finding)
+
+
+def _protocol_names(config: Config) -> list[str]:
+    """What the judges will be asked: of a configuration that is for an audit alone, by the audit."""
+    if config.audit is None or config.corpus.paths:
+        return list(config.protocols)
+    return [*config.audit.answer_protocols, *config.audit.protocols, *config.audit.further_protocols]
 
 
 def _names(config: Config) -> str:
@@ -63,6 +70,9 @@ def _of(judge: JudgeConfig, found: Finding) -> Finding:
 
 def _corpus(config: Config, asked: list[Protocol]) -> Generator[Finding, None, pa.Table | None]:
     """The corpus's files and first rows; returns the rows (PLACED_RESPONSES), or None where there are none."""
+    if not config.corpus.paths:
+        yield skipped("corpus", "none is configured: an audit takes its questions from audit.items")
+        return None
     try:
         files = reader.expand(list(config.corpus.paths), dict(config.storage_options))
     except reader.CorpusError as error:
@@ -109,13 +119,16 @@ def _example(rejected: pa.Table) -> str:
 
 
 def _missing_slots(protocol: Protocol, rows: pa.Table) -> Iterator[Finding]:
-    """Where the corpus lacks what a protocol shows: a finding for the reference, and one for the question."""
+    """Where the corpus lacks what a protocol shows: a finding each for reference, question and passage."""
     lacking = {}
     if "reference" in protocol.slots:
         given = {row["question_id"] for row in rows.select(["question_id", "reference"]).to_pylist() if _text(row)}
         lacking["reference"] = [i not in given for i in rows["question_id"].to_pylist()]
+    roles = [{message["role"] for message in messages} for messages in rows["messages"].to_pylist()]
     if {"question", "conversation"} & set(protocol.slots):
-        lacking["question"] = [not messages for messages in rows["messages"].to_pylist()]
+        lacking["question"] = [not asked - {"context"} for asked in roles]
+    if "context" in protocol.slots:
+        lacking["context"] = ["context" not in asked for asked in roles]
     for slot, missing in lacking.items():
         if not any(missing):
             continue

@@ -51,7 +51,7 @@ def forget(folder: RunFolder) -> None:
         "agreement.json",
         "agreement.md",
     )
-    written += ("ablation.csv", "ablation.txt", "analysis.json", "judges.csv")
+    written += ("ablation.csv", "ablation.txt", "analysis.json", "judges.csv", "audits.json")
     for name in ("manifest.json", "metrics.json", "warnings.json", *computed, *written):
         if folder.exists(name):
             folder.remove(name)

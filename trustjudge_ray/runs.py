@@ -16,6 +16,7 @@ import polars as pl
 from trustjudge_ray import budget, ingest, lease, tally
 from trustjudge_ray.analysis import evaluation
 from trustjudge_ray.analysis.families import with_judges
+from trustjudge_ray.audit import attached
 from trustjudge_ray.config import (
     EMBEDDED_NAME,
     AnalysisConfig,
@@ -143,8 +144,11 @@ def _judge(
     from trustjudge_ray import pipeline
 
     config, clock = loaded.config, Clock()
+    audits = _audits(config)
     folder.remove_temporary()
     forget(folder)
+    if any(audits.values()):
+        folder.write_json("audits.json", audits)
     folder.write_bytes("config.yaml", loaded.unresolved_yaml.encode("utf-8"))
     folder.keep_store()
     folder.write_protocols(asked)
@@ -177,6 +181,12 @@ def _judge(
     over = base.over(found.failures, config.run.max_failure_rate)
     stopped = budget.reason(config.run, progress.judged, left, cost(loaded, clock)) if left else None
     return Judged(planned.tasks, progress.judged, progress.reused, left, found.statuses, over, stopped, manifest)
+
+
+def _audits(config: Config) -> dict[str, dict[str, Any] | None]:
+    """The audit card of each judge, or None where none is configured."""
+    options = dict(config.storage_options)
+    return {judge_name(j): None if j.audit is None else attached.read_card(j.audit, options) for j in config.all_judges}
 
 
 def _specs(config: Config, identities: dict[str, Any], asked: list[protocols.Protocol]) -> list[plan.Spec]:
@@ -300,6 +310,7 @@ def report_inputs(folder: RunFolder, manifest: dict[str, Any] | None = None) -> 
         manifest=manifest or (folder.read_json("manifest.json") if folder.exists("manifest.json") else {}),
         settings=_evaluated_by(folder),
         people=folder.read_json("agreement.json") if folder.exists("agreement.json") else None,
+        audits=folder.read_json("audits.json") if folder.exists("audits.json") else {},
         **frames,
     )
 
@@ -341,6 +352,8 @@ def _refuse_unranked(asked: list[protocols.Protocol]) -> None:
 def _refuse_unasked(config: Config, asked: list[protocols.Protocol]) -> None:
     """What a plan could not mean: a protocol that is not there, a corpus without answers to judge."""
     names = [protocol.name for protocol in asked]
+    if not config.corpus.paths:
+        raise ConfigError("corpus.paths: got []; at least one file, folder or glob")
     for name in config.plan.only:
         if name not in names:
             raise ConfigError(f"plan.only: '{name}' is no protocol of this run; it has {names}")

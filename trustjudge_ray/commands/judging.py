@@ -1,4 +1,4 @@
-"""Commands that start from a configuration: run, judge, answer, validate, doctor, plan."""
+"""Commands that start from a configuration: run, judge, answer, audit, validate, doctor, plan."""
 
 import contextlib
 import sys
@@ -13,6 +13,7 @@ from trustjudge_ray.commands.options import CONFIG, JSON, LIMIT, OVERRIDES, load
 
 if TYPE_CHECKING:
     from trustjudge_ray.answering import Answered
+    from trustjudge_ray.auditing import Audited
     from trustjudge_ray.runs import Judged, Notify
 
 T = TypeVar("T")
@@ -83,6 +84,40 @@ def answer(config_path: str, overrides: tuple[str, ...], limit: int | None, as_j
     answered = with_ray(work)
     click.echo(f"{answered.answers} answers: {answered.paths}", err=as_json)
     finish(answered.judged, as_json, answers=answered.answers, paths=answered.paths)
+
+
+@click.command()
+@CONFIG
+@OVERRIDES
+@click.option("--limit", type=click.IntRange(min=1), help="Only so many items.")
+@JSON
+def audit(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """Audit the judge: does it judge as well as it answers, does it read what it judges, does it say yes too easily?
+
+    Writes OUT/audit.json and OUT/audit.html. Exit status 1 if a gate says what `audit.fail_on` lists.
+
+    \b
+    trustjudge audit configs/audit.yaml
+    trustjudge audit my.yaml audit.items=[dev-v2.0.json] audit.limit=500
+    """
+    loaded = load(config_path, [*overrides, *([f"audit.limit={limit}"] if limit else [])])
+
+    def work(notify: "Notify") -> "Audited":
+        from trustjudge_ray import auditing
+
+        return auditing.audit(loaded, notify)
+
+    audited = with_ray(work)
+    click.echo(audited.text, err=as_json)
+    click.echo(f"card: {audited.path}", err=as_json)
+    if as_json:
+        from trustjudge_ray import runs
+
+        click.echo(runs.as_json_line(audited.card))
+    for reason in audited.failed:
+        click.echo(f"error: {reason}", err=True)
+    if audited.failed:
+        sys.exit(1)
 
 
 @click.command()

@@ -6,8 +6,8 @@ of a field may be, see `values`):
 question: a row without one is readable and flagged `no_question`: its messages are empty. A field that
     `corpus.fields` maps to a question must be there, so that a misspelt name is not a corpus without questions.
 messages: like question, and read before it; the `question` beside it is then kept in `meta_json`.
-context: a passage that the question is about; it comes first among the messages, in the role `context`. Format flat
-    reads it where `corpus.fields` maps it: other corpora have something else under that name.
+context: a passage that the question is about; it comes first among the messages, in the role `context`. Only format
+    questions reads it unless `corpus.fields` maps it: other corpora have something else under that name.
 response: null or an empty list is a missing response; "" is an empty answer and a row.
 meta_json: every other field that is not null, and `flags`. What JSON cannot say there (an infinite number, one of
     more digits than Python reads, a Parquet value that cannot be converted) is kept as text and flagged
@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from trustjudge_ray.corpus import values
 from trustjudge_ray.corpus.objects import Entry, Rejection, Unheld, excerpt, from_lines, kind_of, names_of, sayable
+from trustjudge_ray.corpus.preference_formats import PREFERENCE_FORMATS, PREFERENCE_NAMES
 from trustjudge_ray.corpus.values import UnreadableError
 from trustjudge_ray.schema import PLACED_RESPONSES, QUARANTINE, from_rows
 
@@ -148,7 +149,7 @@ def questions(content: dict[str, Any], fields: FieldMap, flags: tuple[str, ...] 
     """One object, one question that nobody has answered yet: what `answer` puts to models. The row that stands for it
     has no replies, and NO_RESPONSE for response_id and model."""
     marks = list(flags)
-    shared, read = _question(content, fields, marks, required=True)
+    shared, read = _question(content, fields, marks, required=True, passage=True)
     row = shared | {"response_id": NO_RESPONSE, "model": NO_RESPONSE, "replies": [], "human_score": None}
     return [row | {"meta_json": values.meta_json(fields.extras(content, read), marks)}]
 
@@ -157,6 +158,7 @@ FORMATS: Final[dict[str, Callable[[dict[str, Any], FieldMap, tuple[str, ...]], P
     "flat": flat,
     "trustjudge": trustjudge,
     "questions": questions,
+    **PREFERENCE_FORMATS,
 }
 
 _QUESTION_FIELDS = ["question_id", "category", "context", "question", "messages", "reference"]
@@ -165,6 +167,7 @@ _THEIR_NAMES: Final[dict[str, dict[str, str]]] = {
     "flat": {ours: ours for ours in [*_SHARED_FIELDS, "response_id"]},
     "questions": {ours: ours for ours in _QUESTION_FIELDS},
     "trustjudge": {ours: ours for ours in [*_SHARED_FIELDS, "answers"]} | {"response": "text", "human_score": "score"},
+    **PREFERENCE_NAMES,
 }
 """Each format's fields of ours, and what they are called in a file of that format."""
 
@@ -257,7 +260,7 @@ def parse_lines(
 
 
 def _question(
-    content: dict[str, Any], fields: FieldMap, marks: list[str], *, required: bool
+    content: dict[str, Any], fields: FieldMap, marks: list[str], *, required: bool, passage: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
     """The columns that belong to the question, and which fields of ours they were read from."""
     asked = {"question", "messages"} & (fields.given | set(fields.constants))
@@ -273,8 +276,8 @@ def _question(
         fields.needed(content, candidates[0] if asked else "question")
     if not any(message["content"].strip() for message in messages if message["role"] == "user"):
         marks.append("no_question")
-    passages = "context" in fields.names and (required or "context" in fields.given | set(fields.constants))
-    context = fields.get(content, "context") if passages else None
+    passage = passage or "context" in fields.given | set(fields.constants)
+    context = fields.get(content, "context") if passage else None
     if context is not None:
         messages = [{"role": "context", "content": values.text(context, fields.say("context"))}, *messages]
     category = fields.get(content, "category")
@@ -284,7 +287,7 @@ def _question(
         "messages": messages,
         "reference": values.reference(fields.get(content, "reference"), fields.say("reference")),
     }
-    also = [*(["context"] if passages else []), *([used] if used else [])]
+    also = [*(["context"] if passage else []), *([used] if used else [])]
     return columns, ["question_id", "category", "reference", *also]
 
 

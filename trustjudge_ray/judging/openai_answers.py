@@ -34,6 +34,19 @@ def usage(answers: Sequence[Any]) -> dict[str, Any]:
     }
 
 
+def tokens_written(answer: Any, thought: bool) -> int | None:
+    """How many tokens the endpoint counted in what was written, without thinking; None where it does not say.
+
+    `thought`: the judge thought, so that the count is none unless the endpoint tells how much of it was thinking.
+    """
+    told = _usage(answer)
+    count, details = _count(told.get("completion_tokens")), told.get("completion_tokens_details")
+    thinking = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else None
+    if count is None or (thought and thinking is None):
+        return None
+    return max(count - (thinking or 0), 0)
+
+
 def first_token(answer: Any) -> Mapping[str, Any]:
     """The first token of a chat answer, with its log-probabilities.
 
@@ -100,11 +113,15 @@ def number(value: Any) -> float:
 
 
 def _counts(answer: Any) -> dict[str, Any]:
-    told = answer.get("usage") if isinstance(answer, dict) else None
-    told = told if isinstance(told, dict) else {}
+    told = _usage(answer)
     details = told.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return {"prompt_tokens": _count(told.get("prompt_tokens")), "cached_tokens": _count(cached)}
+
+
+def _usage(answer: Any) -> Mapping[str, Any]:
+    told = answer.get("usage") if isinstance(answer, dict) else None
+    return told if isinstance(told, dict) else {}
 
 
 def _count(value: Any) -> int | None:

@@ -87,7 +87,7 @@ def identity(judge: JudgeConfig, protocols: Sequence[Protocol]) -> dict[str, Any
         "max_model_len": judge.max_model_len,
         "on_overflow": judge.on_overflow,
         "templates": {route.protocol.name: route.hash for route in routes},
-        "notes": [*_notes(judge), *dict.fromkeys(note for route in routes for note in route.notes)],
+        "notes": [*_notes(judge, protocols), *dict.fromkeys(note for route in routes for note in route.notes)],
     }
 
 
@@ -297,7 +297,8 @@ def _read(judge: JudgeConfig) -> dict[str, Any]:
 
 def _budgets(protocol: Protocol) -> dict[str, int]:
     parts = {"thinking": protocol.thinking, "rationale": protocol.rationale}
-    return {name: part.max_tokens for name, part in parts.items() if part is not None}
+    budgets = {name: part.max_tokens for name, part in parts.items() if part is not None}
+    return budgets | ({} if protocol.max_tokens is None else {"output": protocol.max_tokens})
 
 
 def _mass(judge: JudgeConfig) -> str:
@@ -307,7 +308,7 @@ def _mass(judge: JudgeConfig) -> str:
     return f"exact where no label is null; elsewhere {lower}" if _asks_for_labels(judge) else lower
 
 
-def _notes(judge: JudgeConfig) -> list[str]:
+def _notes(judge: JudgeConfig, protocols: Sequence[Protocol]) -> list[str]:
     address = urlsplit(str(judge.base_url))
     lower = (
         f"the endpoint lists only its {judge.top_logprobs} most probable tokens: label_mass is a lower bound, and "
@@ -322,6 +323,7 @@ def _notes(judge: JudgeConfig) -> list[str]:
         notes = [f"label_mass is exact where no label is null; else {lower}"]
     else:
         notes = [lower]
+    notes = notes if any(protocol.label_texts for protocol in protocols) else []
     notes.append("which weights answer, and in which precision, is the endpoint's word")
     if address.scheme == "http" and not _LOCAL.fullmatch(address.hostname or ""):
         notes.append("the endpoint's address is http, not https: texts and key travel unencrypted")

@@ -1,4 +1,5 @@
-"""What a judge behind an endpoint writes before its verdict: what it is asked to write, and what is kept of it.
+"""What a judge behind an endpoint writes, before its verdict or as its answer: what it is asked to write, and what is
+kept of it.
 
 A chat endpoint writes in a first turn, and the verdict is asked for in a second one. A vLLM server is sent token ids
 and writes exactly what the vLLM engine would: `vllm_rationale` decides there what is kept.
@@ -10,7 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from trustjudge_ray.config import JudgeConfig
-from trustjudge_ray.judging.openai_answers import ZERO, AnswerError, chat_tokens, choices, mapping, number, text
+from trustjudge_ray.judging.base import Reading
+from trustjudge_ray.judging.openai_answers import (
+    ZERO,
+    AnswerError,
+    chat_tokens,
+    choices,
+    mapping,
+    number,
+    text,
+    tokens_written,
+)
+from trustjudge_ray.judging.openai_requests import not_a_logprob
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.judging.vllm_rationale import Section
 
@@ -18,8 +30,8 @@ TOKEN_ID = "token_id:"
 """How a vLLM server names a token by its id."""
 _ENDED = ("stop", "length", "eos_token", "stop_sequence", "end_turn")
 """Ways to end in which what was written can be used; only `length` cuts it."""
-EMPTY = "the rationale is empty: the judge wrote nothing"
-"""How the reason begins where a judge went straight to its verdict: one task's failure, not the endpoint's."""
+EMPTY = "is empty: the judge wrote nothing"
+"""In the reason where a judge went straight to its verdict or end: one task's failure, not the endpoint's."""
 _ROUNDING = 1e-3
 """How far above 0 a log-probability may be by rounding; beyond, it is none."""
 _THINKING_OFF = (
@@ -30,7 +42,7 @@ _THINKING_OFF = (
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A rationale from a chat endpoint.
+    """A rationale or an answer from a chat endpoint.
 
     `logprob` and `tokens` are of the fewest first tokens whose text holds it; None where the endpoint does not list
     its tokens so that they can be told from thinking and from what was cut off.
@@ -55,11 +67,15 @@ class Said:
 
 
 def chat_section(protocol: Protocol) -> Section | None:
-    """What a chat endpoint lets the judge write in its first turn.
+    """What a chat endpoint lets the judge write in its first turn. An answer's thinking and text share both budgets.
 
     Raises:
-        ValueError: a thinking section with a budget of its own, which a chat endpoint cannot be given.
+        ValueError: thinking with a budget of its own before a verdict, which a chat endpoint cannot be given.
     """
+    temperature = protocol.sampling.temperature
+    if protocol.max_tokens is not None:
+        budget = protocol.max_tokens + (0 if protocol.thinking is None else protocol.thinking.max_tokens)
+        return Section("output", (), (), protocol.closer, True, budget, temperature)
     if protocol.thinking is not None:
         raise ValueError(
             f"protocol '{protocol.name}': a chat endpoint cannot be told to think within a budget of its own "
@@ -69,9 +85,7 @@ def chat_section(protocol: Protocol) -> Section | None:
         )
     if protocol.rationale is None:
         return None
-    return Section(
-        "rationale", (), (), protocol.opener.strip(), True, protocol.rationale.max_tokens, protocol.sampling.temperature
-    )
+    return Section("rationale", (), (), protocol.opener.strip(), True, protocol.rationale.max_tokens, temperature)
 
 
 def refuse_arguments(protocol: Protocol, judge: JudgeConfig) -> None:
@@ -112,15 +126,18 @@ def writing_notes(protocol: Protocol, judge: JudgeConfig) -> list[str]:
     if not protocol.writes:
         return []
     notes = []
+    what = "rationale" if protocol.max_tokens is None else "answer"
     if protocol.sampling.temperature > 0:
         seeded = "seed" not in judge.engine_args
         notes.append(
-            "rationales are drawn with a seed for each, and whether the endpoint keeps to it is its own word: judged "
-            "again, a task may get another rationale"
+            f"{what}s are drawn with a seed for each, and whether the endpoint keeps to it is its own word: judged "
+            f"again, a task may get another {what}"
             if seeded
-            else "rationales are drawn without seeds: judged again, a task gets another rationale"
+            else f"{what}s are drawn without seeds: judged again, a task gets another {what}"
         )
-    if judge.route == "chat":
+    if judge.route == "chat" and what == "answer":
+        notes += _answer_notes(protocol)
+    elif judge.route == "chat":
         notes.append(
             "the rationale is the judge's first turn, and the verdict is asked for in a second; top_k and penalties of "
             "the rationale are the endpoint's own"
@@ -132,8 +149,20 @@ def writing_notes(protocol: Protocol, judge: JudgeConfig) -> list[str]:
     return notes
 
 
+def _answer_notes(protocol: Protocol) -> list[str]:
+    notes = [
+        "top_k and penalties of answers are the endpoint's own, and cumulative_logprob is null where it does not list "
+        "an answer's tokens"
+    ]
+    if protocol.opener:
+        notes.append(f"a chat endpoint begins its answer itself: {protocol.opener!r} is not put before it")
+    if protocol.thinking is not None:
+        notes.append("the endpoint thinks within the budgets of thinking and answer together, if it thinks at all")
+    return notes
+
+
 def said(answer: Any, section: Section) -> Said:
-    """What is kept of the answer to a chat request for a rationale: its text up to the verdict's opener.
+    """What is kept of the answer to a chat request to write: its text up to the section's stop text.
 
     Raises:
         AnswerError: nothing was written, the answer is malformed, or a filter ended it; says what to change.
@@ -141,27 +170,52 @@ def said(answer: Any, section: Section) -> Said:
     choice = mapping(choices(answer)[0])
     message = mapping(choice.get("message"))
     thinking = _thinking(message)
-    reason = _ended(choice, message)
-    written, opened, _ = text(message.get("content") or "").partition(section.stop)
+    reason = _ended(choice, message, section)
+    written, stopped = _up_to_stop(text(message.get("content") or ""), section)
     if written.lstrip().startswith("<think>"):
         raise AnswerError(
-            "the endpoint writes its thinking into the rationale; let it keep it apart (a vLLM server: "
+            f"the endpoint writes its thinking into the {_called(section)}; let it keep it apart (a vLLM server: "
             f"--reasoning-parser), or {_THINKING_OFF}"
         )
     written = written.rstrip()
     if not written:
         raise _nothing_written(reason, thinking, section)
     count, logprob = _covering(chat_tokens(choice), written)
-    return Said(written, thinking, reason == "length" and not opened, logprob, count)
+    return Said(written, thinking, reason == "length" and not stopped, logprob, count)
+
+
+def answer_of(found: Said, answer: Any) -> Reading:
+    """A chat endpoint's answer to the question of a task, from what is kept of it.
+
+    Where its tokens are listed `output_tokens` counts those of the text, else it is the endpoint's own count.
+    """
+    if found.logprob is not None and math.isnan(found.logprob):
+        return not_a_logprob("a token of the answer")
+    tokens = found.tokens if found.tokens is not None else tokens_written(answer, found.thinking is not None)
+    return Reading(output=found.text.strip(), cumulative_logprob=found.logprob, output_tokens=tokens)
+
+
+def _called(section: Section) -> str:
+    return "answer" if section.name == "output" else section.name
+
+
+def _up_to_stop(written: str, section: Section) -> tuple[str, bool]:
+    """A text up to the section's stop text, and whether that was in it."""
+    if not section.stop:
+        return written, False
+    before, stopped, _ = written.partition(section.stop)
+    return before, bool(stopped)
 
 
 def _nothing_written(reason: str, thinking: str | None, section: Section) -> AnswerError:
     if thinking and reason == "length":
+        key = "max_tokens" if section.name == "output" else f"{section.name}.max_tokens"
         return AnswerError(
-            f"the rationale is empty: thinking took its whole budget of {section.max_tokens} tokens; raise the "
-            f"protocol's rationale.max_tokens, or {_THINKING_OFF}"
+            f"the {_called(section)} is empty: thinking took its whole budget of {section.max_tokens} tokens; raise "
+            f"the protocol's {key}, or {_THINKING_OFF}"
         )
-    return AnswerError(f"{EMPTY} before {section.stop!r} or the end of its turn")
+    stop = f"{section.stop!r} or " if section.stop else ""
+    return AnswerError(f"the {_called(section)} {EMPTY} before {stop}the end of its turn")
 
 
 def _thinking(message: Mapping[str, Any]) -> str | None:
@@ -172,14 +226,14 @@ def _thinking(message: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _ended(choice: Mapping[str, Any], message: Mapping[str, Any]) -> str:
+def _ended(choice: Mapping[str, Any], message: Mapping[str, Any], section: Section) -> str:
     """Why the writing ended, if it can be used."""
     if message.get("refusal"):
         raise AnswerError(f"the judge refuses: {str(message['refusal'])[:200]!r}")
-    return ended(choice)
+    return ended(choice, section)
 
 
-def ended(choice: Mapping[str, Any]) -> str:
+def ended(choice: Mapping[str, Any], section: Section) -> str:
     """The `finish_reason` of a choice that wrote something.
 
     Raises:
@@ -187,7 +241,7 @@ def ended(choice: Mapping[str, Any]) -> str:
     """
     reason = choice.get("finish_reason")
     if reason == "content_filter":
-        raise AnswerError("the endpoint's content filter ended the rationale")
+        raise AnswerError(f"the endpoint's content filter ended the {_called(section)}")
     if reason not in _ENDED:
         raise AnswerError(f"the endpoint's answer ended with {reason!r}; one of {list(_ENDED)} can be used")
     return str(reason)
@@ -251,15 +305,15 @@ def completion_of(answer: Any, section: Section) -> Completion:
     ids = [token_id(text(token)) for token in tokens]
     if None in ids:
         raise AnswerError(
-            "the endpoint does not name the tokens that were written by their ids, as a vLLM server does: the verdict "
-            "cannot be read right behind them; use judge.route: chat"
+            "the endpoint does not name the tokens that were written by their ids, as a vLLM server does, so that "
+            "nothing can be put or read right behind them; use judge.route: chat"
         )
     found = [i for i in ids if i is not None]
     numbers = [number(value) for value in values]
     numbers = [math.nan if value > _ROUNDING else value for value in numbers]
     flat = Flat(found, numbers, list(range(len(found))))
-    written, stopped, _ = text(choice.get("text")).partition(section.stop)
-    return Completion(found, written, "stop" if stopped else ended(choice), flat)
+    written, stopped = _up_to_stop(text(choice.get("text")), section)
+    return Completion(found, written, "stop" if stopped else ended(choice, section), flat)
 
 
 def token_id(name: str) -> int | None:

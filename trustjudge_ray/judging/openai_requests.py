@@ -14,10 +14,8 @@ from trustjudge_ray.judging.protocols import Protocol
 
 DRAWN_TOKENS = 16
 """Room for a drawn label and what ends it."""
-ADVICE = (
-    "use a protocol whose labels are single tokens, such as score-5, or engine vllm, which reads labels of several, "
-    "or distribution: sampled"
-)
+_ONE_TOKEN = {"score": "score-5", "compare": "compare", "verify": "verify-right-yes-no"}
+"""Of each kind with labels, a built-in protocol whose labels are single tokens for most models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +70,18 @@ def seeded(seed: int | None) -> dict[str, int]:
     return {} if seed is None else {"seed": seed % 2**31}
 
 
+def advice(protocol: Protocol) -> str:
+    """What to do where a label is not one token."""
+    return (
+        f"use a protocol whose labels are single tokens, such as {_ONE_TOKEN[protocol.kind]}, or engine vllm, which "
+        "reads labels of several, or distribution: sampled"
+    )
+
+
 def several_tokens(protocol: Protocol, label: str, tokens: Sequence[str]) -> LabelError:
     return LabelError(
         f"protocol {protocol.name}: an endpoint's answer is read at one token, and label {label!r} takes several "
-        f"({list(tokens)}); {ADVICE}"
+        f"({list(tokens)}); {advice(protocol)}"
     )
 
 

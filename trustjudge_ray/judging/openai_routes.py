@@ -7,6 +7,7 @@ conversation about a task is a generator that yields the one and is sent the oth
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from trustjudge_ray.judging.openai_answers import (
     unlisted,
 )
 from trustjudge_ray.judging.openai_rationale import (
+    answer_of,
     chat_section,
     completion_of,
     refuse_arguments,
@@ -34,11 +36,11 @@ from trustjudge_ray.judging.openai_rationale import (
     writing_notes,
 )
 from trustjudge_ray.judging.openai_requests import (
-    ADVICE,
     DRAWN_TOKENS,
     Request,
     Requests,
     Talk,
+    advice,
     draws,
     not_a_logprob,
     seeded,
@@ -48,17 +50,24 @@ from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.judging.slots import fill, task_slots
 from trustjudge_ray.judging.tokens import Tokenizer, own_ids
 from trustjudge_ray.judging.vllm_rationale import Section, kept
-from trustjudge_ray.judging.vllm_reading import Asked, Question, asked, reader_of
+from trustjudge_ray.judging.vllm_reading import Asked, Question, asked, reader_of, reading_of
 
 _NO_LIMIT = 2**31
 _VERDICT = "Now the verdict alone, as it follows from what you wrote."
+_BARE = (
+    "the judge is behind a chat endpoint: it is asked for the bare label instead of being given the verdict's opener, "
+    "and it is not guaranteed that a response cannot leave its slot"
+)
+_ANSWERING = (
+    "the judge is behind a chat endpoint: it is not guaranteed that a question or its passage cannot leave its slot"
+)
 _UNSHAPED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Nothing but the temperature shapes what is drawn; else a vLLM server takes the model's generation config."""
 
 
 class Chat:
     """System text and worked examples as turns; the judge is asked for the bare label, after a rationale in a turn of
-    its own.
+    its own, or answers the question as it is.
 
     Attributes:
         path: where the requests go.
@@ -81,8 +90,10 @@ class Chat:
         self._sampled = judge.distribution == "sampled"
         self._section = chat_section(protocol)
         self._turns = _turns(protocol)
-        stop = [] if self._section is None else [_verdict_turn(protocol), self._section.stop]
-        self.hash = content_hash([self.path, self._turns, _asking(protocol), judge.template_arguments, *stop])
+        self._answers = protocol.kind == "answer"
+        after = [] if self._section is None else [self._section.stop]
+        after = [_verdict_turn(protocol), *after] if after and not self._answers else after
+        self.hash = content_hash([self.path, self._turns, _asking(protocol), judge.template_arguments, *after])
         self.unsure = [label for label in protocol.label_texts if not (len(label) == 1 and label.isascii())]
         if tokenizer is not None or self._sampled:
             self.unsure = []
@@ -91,11 +102,7 @@ class Chat:
                 ids = own_ids(tokenizer, label)
                 if len(ids) != 1:
                     raise several_tokens(protocol, label, tokenizer.convert_ids_to_tokens(ids))
-        self.notes = [
-            "the judge is behind a chat endpoint: it is asked for the bare label instead of being given the verdict's "
-            "opener, and it is not guaranteed that a response cannot leave its slot",
-            *writing_notes(protocol, judge),
-        ]
+        self.notes = [_ANSWERING if self._answers else _BARE, *writing_notes(protocol, judge)]
 
     def ask(self, task: dict[str, Any]) -> Talk | Reading:
         """The requests for one TASK_TEXTS row."""
@@ -108,7 +115,11 @@ class Chat:
             turns = [*self._turns, _turn("user", user + _asking(self.protocol))]
         else:
             turns = [*self._turns, _turn("user", user)]
-            found = said((yield self._writing(turns, self._section, task)), self._section)
+            written = yield self._writing(turns, self._section, task)
+            found = said(written, self._section)
+            if self._answers:
+                known |= {"thinking": found.thinking, "rationale_cut": found.cut}
+                return answer_of(found, written)
             known |= found.known
             if found.logprob is not None and math.isnan(found.logprob):
                 return not_a_logprob("a token of the rationale")
@@ -155,7 +166,7 @@ class Completions:
 
     The server is asked for the log-probability of every label's token (`logprob_token_ids`, which vLLM 0.32 takes on
     this route): then nothing is null and the label mass is exact. From a server that lists only its most probable
-    tokens, what is not among them is null. A thinking section and a rationale are written as in the engine.
+    tokens, what is not among them is null. Thinking, a rationale and an answer are written as in the engine.
 
     Attributes as `Chat`.
     """
@@ -174,7 +185,7 @@ class Completions:
         refuse_arguments(protocol, judge)
         self.protocol, self._judge, self._tokenizer = protocol, judge, tokenizer
         self._sampled = judge.distribution == "sampled"
-        further = DRAWN_TOKENS - 1 if self._sampled else 0
+        further = DRAWN_TOKENS - 1 if self._sampled and protocol.label_texts else 0
         self._reader = reader_of(judge, tokenizer, protocol, _NO_LIMIT if context is None else context - further)
         table = self._reader.table
         if not self._sampled and len(table.nodes) > 1:
@@ -196,6 +207,8 @@ class Completions:
         while (section := one.next_section()) is not None:
             answer = yield self._writing(one, section)
             self._keep(one, section, answer, known)
+        if "output" in one.written:
+            return reading_of(one, [])
         if any(math.isnan(written.logprob) for written in one.written.values()):
             return not_a_logprob("a token that the judge wrote")
         if not self._sampled:
@@ -222,6 +235,7 @@ class Completions:
             known["thinking"] = written.text
             if written.cut:
                 known["detail"] = f"the thinking was closed at its budget of {section.max_tokens} tokens"
+        if section.name != "rationale":
             return
         known |= {"rationale": written.text, "rationale_cut": written.cut}
         known |= {"rationale_logprob": written.logprob, "rationale_tokens": len(written.token_ids)}
@@ -298,7 +312,8 @@ def tried(label: str, answer: Any, protocol: Protocol) -> None:
         raise several_tokens(protocol, label, [token, "…"])
     raise LabelError(
         f"protocol {protocol.name}: cannot tell whether label {label!r} is one token of this endpoint (asked to repeat "
-        f"it, the endpoint began with {token[:40]!r}); name the model's tokenizer in judge.tokenizer, or {ADVICE}"
+        f"it, the endpoint began with {token[:40]!r}); name the model's tokenizer in judge.tokenizer, or "
+        f"{advice(protocol)}"
     )
 
 
@@ -327,7 +342,10 @@ def _verdict_turn(protocol: Protocol) -> str:
 
 
 def _asking(protocol: Protocol) -> str:
-    texts = protocol.label_texts
+    """How the bare label is asked for; nothing where the judge answers."""
+    if not protocol.label_texts:
+        return ""
+    texts = _as_named(protocol) if protocol.kind == "verify" else protocol.label_texts
     numbers = texts == tuple(str(i + 1) for i in range(len(texts)))
     which = (
         f"a whole number from 1 to {texts[-1]}" if numbers else f"one of {json.dumps(texts, ensure_ascii=False)[1:-1]}"
@@ -335,6 +353,16 @@ def _asking(protocol: Protocol) -> str:
     if protocol.kind == "compare":
         which += f" ({texts[0]}: the first is better, {texts[1]}: the second is better, {texts[2]}: a tie)"
     return f"\n\nAnswer with {which}, and write nothing else, no quotes."
+
+
+def _as_named(protocol: Protocol) -> Sequence[str]:
+    """The labels in the order in which the user text names them last, else the protocol's: protocols that differ in
+    nothing but that order must not end on the same one."""
+    words = [re.compile(rf"(?<!\w){re.escape(label)}(?!\w)") for label in protocol.label_texts]
+    places = [max((m.start() for m in word.finditer(protocol.user)), default=-1) for word in words]
+    if min(places) < 0:
+        return protocol.label_texts
+    return [label for _, label in sorted(zip(places, protocol.label_texts, strict=True))]
 
 
 def _prompt(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def _again(writer: "_Rows", asked: Iterable[Ask], settings: PlanConfig) -> list[
 
 def _is_drawn(ask: Ask, settings: PlanConfig) -> bool:
     question, a, b, _ = ask
-    ids = [question["question_id"], a["response_id"], b["response_id"] if b else ""]
+    ids = [question["question_id"], a.get("response_id", ""), b["response_id"] if b else ""]
     return seed_of("repeat", str(settings.seed), *ids) < settings.repeat_share * 2**63
 
 

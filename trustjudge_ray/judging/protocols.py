@@ -23,8 +23,7 @@ _KEYS |= {"rationale", "thinking", "sampling", "samples", "max_tokens"}
 _NAMED_LABELS = {"compare": ("first", "second", "tie"), "verify": ("accept", "reject")}
 """Of each kind whose labels stand for something fixed, what they stand for, in order."""
 KINDS = {"score": ("answer",), "compare": ("answer_a", "answer_b"), "verify": ("answer",), "answer": ()}
-"""The kinds of protocols, and the slots for answers that each has. That of `verify` may be left out: is the judge's
-verdict about the answer at all?"""
+"""The kinds of protocols, and the slots for answers that each has."""
 
 
 class ProtocolError(ValueError):
@@ -342,7 +341,7 @@ def _number(given: Any, key: str, kind: type, least: int, source: str) -> Any:
 def _check_slots(protocol: Protocol, source: str) -> None:
     wanted = KINDS[protocol.kind]
     for name in wanted:
-        if protocol.user.count("{" + name + "}") not in ((0, 1) if protocol.kind == "verify" else (1,)):
+        if protocol.user.count("{" + name + "}") != 1:
             raise ProtocolError(f"{source}: user: needs the slot {{{name}}} exactly once")
     if not wanted and not {"question", "conversation"} & set(protocol.slots):
         raise ProtocolError(f"{source}: user: needs the slot {{question}} or {{conversation}}")

@@ -10,10 +10,12 @@ from trustjudge_ray.pipeline.counting import count_judgments
 from trustjudge_ray.pipeline.judges import judge_identity, judge_pending
 from trustjudge_ray.pipeline.planning import Planned, plan_tasks, read_corpus
 from trustjudge_ray.pipeline.session import start, stop
+from trustjudge_ray.pipeline.single import in_a_task
 
 __all__ = [
     "Planned",
     "count_judgments",
+    "in_a_task",
     "judge_identity",
     "judge_pending",
     "plan_tasks",

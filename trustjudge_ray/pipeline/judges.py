@@ -1,7 +1,10 @@
 """Pending tasks through a pool of judge actors into parts."""
 
+import contextlib
+import ctypes
 import functools
 import os
+import signal
 import sys
 import threading
 import time
@@ -37,6 +40,7 @@ from trustjudge_ray.pipeline.watch import Turns, Watch, keep_attempts
 from trustjudge_ray.schema import JUDGMENTS
 from trustjudge_ray.store import RunFolder
 
+_PR_SET_PDEATHSIG = 1
 _LAST_COMMIT = 30.0
 """Seconds that a process whose engine died gives to a part that it is writing."""
 
@@ -104,6 +108,7 @@ class JudgeActor:
     """
 
     def __init__(self, duty: Duty, attempts: Any) -> None:
+        _end_with_parent()
         name = judge_name(duty.judge)
         self._watch, self._metrics = Watch(attempts), Metrics(name)
         if self._watch.starting():
@@ -161,6 +166,13 @@ class JudgeActor:
             self._writing.acquire(timeout=_LAST_COMMIT)
             os._exit(1)  # Ray starts the actor anew and gives it the batch again; an exception would end the run
         return dict(zip(group, found, strict=True))
+
+
+def _end_with_parent() -> None:
+    """Have the kernel kill this process when the raylet that started it ends: at exit Ray's C++ objects can wait for
+    one another for ever, and an engine would keep its memory. Linux only."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _pool(judge: JudgeConfig, config: Config) -> dict[str, Any]:

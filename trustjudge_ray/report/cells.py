@@ -41,6 +41,8 @@ class Inputs:
     duplicates: int = 0
     people: dict[str, Any] | None = None
     """What `trustjudge agree` said of label sheets and a leaderboard, if it was called."""
+    audits: dict[str, Any] = field(default_factory=dict)
+    """The cards (`audit.json`) of judges that were audited, by judge; None is as good as no entry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from trustjudge_ray.report.cells import Inputs, confidence, overall
 from trustjudge_ray.report.consistency import CURVES, curve
 from trustjudge_ray.report.tables import preferred
 
-_INK, _ACCENT, _SOFT = "#24303b", "#2b6cb0", "#c3ccd4"
-_RULES = [_ACCENT, "#b7791f", "#2f855a", "#805ad5", _INK]
+INK, ACCENT, _SOFT = "#24303b", "#2b6cb0", "#c3ccd4"
+_RULES = [ACCENT, "#b7791f", "#2f855a", "#805ad5", INK]
 
 
 def figures(inputs: Inputs) -> dict[str, str]:
     """The figures that the run supports, as SVG by name."""
     drawn = {name: chart(inputs) for name, chart in CHARTS.items()}
-    return {name: _svg(chart) for name, chart in drawn.items() if chart is not None}
+    return {name: svg(chart) for name, chart in drawn.items() if chart is not None}
 
 
 def ratings(inputs: Inputs) -> Any:
@@ -33,10 +33,10 @@ def ratings(inputs: Inputs) -> Any:
     order = alt.EncodingSortField("rating", order="descending")
     base = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("model:N", sort=order, title=None))
     title = f"rating ({', '.join(sorted(rules))}), {confidence(inputs.settings)} interval"
-    whiskers = base.mark_rule(color=_ACCENT, strokeWidth=2).encode(
+    whiskers = base.mark_rule(color=ACCENT, strokeWidth=2).encode(
         x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False)), x2="high:Q"
     )
-    points = base.mark_point(color=_ACCENT, filled=True, size=70).encode(x="rating:Q")
+    points = base.mark_point(color=ACCENT, filled=True, size=70).encode(x="rating:Q")
     panels = alt.layer(whiskers, points).properties(width=480).facet(facet=alt.Facet("panel:N", title=None), columns=1)
     return panels.resolve_scale(x="independent") if len(rules) > 1 else panels
 
@@ -54,7 +54,7 @@ def score_distributions(inputs: Inputs) -> Any:
         scale = alt.Scale(domain=[min(row["label"] for row in mine), max(row["label"] for row in mine)], nice=False)
         columns.append(
             alt.Chart(alt.Data(values=mine))
-            .mark_area(color=_ACCENT, opacity=0.75, interpolate="step")
+            .mark_area(color=ACCENT, opacity=0.75, interpolate="step")
             .encode(
                 x=alt.X("label:Q", title="label", scale=scale, axis=alt.Axis(tickMinStep=1)),
                 y=alt.Y("probability:Q", title=None, axis=None),
@@ -78,7 +78,7 @@ def non_transitivity(inputs: Inputs) -> Any:
     bars = base.mark_bar(color=_SOFT).encode(
         x=alt.X("value:Q", title="non-transitivity ratio", axis=alt.Axis(format="%"))
     )
-    whiskers = base.mark_rule(color=_INK).encode(x="low:Q", x2="high:Q")
+    whiskers = base.mark_rule(color=INK).encode(x="low:Q", x2="high:Q")
     return (
         alt.layer(bars, whiskers)
         .properties(width=190, height=110)
@@ -131,10 +131,10 @@ def reliability(inputs: Inputs) -> Any:
         x=alt.X("confidence:Q", title="mean probability of the likeliest", scale=alt.Scale(domain=[0, 1]))
     )
     ideal = base.mark_line(color=_SOFT, strokeDash=[4, 3]).encode(x="ideal:Q", y="ideal:Q")
-    whiskers = base.mark_rule(color=_ACCENT, strokeWidth=2).encode(
+    whiskers = base.mark_rule(color=ACCENT, strokeWidth=2).encode(
         y=alt.Y("low:Q", title="how often it was people's", scale=alt.Scale(domain=[0, 1])), y2="high:Q"
     )
-    points = base.mark_point(color=_ACCENT, filled=True).encode(y="right:Q", size=alt.Size("cases:Q", legend=None))
+    points = base.mark_point(color=ACCENT, filled=True).encode(y="right:Q", size=alt.Size("cases:Q", legend=None))
     panels = dict.fromkeys(row["panel"] for row in rows)
     corners = [{"panel": panel, "ideal": end} for panel in panels for end in (0, 1)]
     layered = alt.layer(ideal, whiskers, points, data=alt.Data(values=[*corners, *rows]))
@@ -177,10 +177,11 @@ def _means(logprobs: Any) -> Any:
     return (probabilities[read] / mass[read]).mean(axis=0) if read.any() else np.zeros(probabilities.shape[1])
 
 
-def _svg(chart: Any) -> str:
+def svg(chart: Any) -> str:
+    """An Altair chart as SVG text, in the report's colours."""
     import vl_convert
 
-    styled = chart.configure_view(stroke=None).configure_axis(labelColor=_INK, titleColor=_INK, gridColor="#e6eaee")
+    styled = chart.configure_view(stroke=None).configure_axis(labelColor=INK, titleColor=INK, gridColor="#e6eaee")
     return vl_convert.vegalite_to_svg(styled.to_json(), vl_version=_version())
 
 

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from importlib import resources
 
-import jinja2
 from markupsafe import Markup
 
 from trustjudge_ray.report import (
     agreement,
+    audited,
     bias,
     cells,
     charts,
@@ -19,6 +18,7 @@ from trustjudge_ray.report import (
     ratings,
     tables,
 )
+from trustjudge_ray.report.rendering import render
 
 
 def figures(inputs: tables.Inputs) -> dict[str, str]:
@@ -32,15 +32,15 @@ def page(inputs: tables.Inputs, drawn: Mapping[str, str] | None = None) -> str:
     Args:
         drawn: the figures, where they are drawn already.
     """
-    source = (resources.files("trustjudge_ray.report") / "page.html.j2").read_text("utf-8")
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(source)
     drawn = figures(inputs) if drawn is None else drawn
-    return template.render(
+    return render(
+        "page.html.j2",
         title=inputs.title,
         findings=tables.findings(inputs),
         leaderboards=tables.leaderboards(inputs),
         ratings=[*ratings.by_rule(inputs), *ratings.coefficients(inputs)],
         side_by_side=judges.side_by_side(inputs),
+        audits=audited.audits(inputs),
         consistency=[*tables.consistency(inputs), *consistency.curves(inputs)],
         scores=[granularity.granularity(inputs), granularity.entropies(inputs)],
         metrics=[*bias.cards(inputs), *tables.coverage(inputs)],

@@ -11,6 +11,7 @@ import polars as pl
 from trustjudge_ray.analysis.games import POOLED
 from trustjudge_ray.judging.base import CORPUS_FAILURES, JUDGE_FAILURES
 from trustjudge_ray.report.agreement import agreement
+from trustjudge_ray.report.audited import audits_text
 from trustjudge_ray.report.bias import cards
 from trustjudge_ray.report.cautions import findings
 from trustjudge_ray.report.cells import Inputs as Inputs
@@ -108,10 +109,11 @@ def failures(inputs: Inputs) -> Table:
 
 
 def terminal(inputs: Inputs) -> str:
-    """The report as plain text: leaderboards first, then what to know, then the main tables."""
+    """The report as plain text: leaderboards, how the judges were audited, what to know, then the main tables."""
     parts = [plain(table) for table in leaderboards(inputs)]
     if not parts:
         parts.append("No ranking: the run has no readable comparison and no readable score.")
+    parts.append(audits_text(inputs))
     known = findings(inputs)
     if known:
         parts.append("Read this first\n" + "\n".join(f"  ! {line}" for line in known))

@@ -1,0 +1,134 @@
+"""The whole audit, from items to card, of judges whose mind is known."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trustjudge_ray import auditing, config, pipeline
+from trustjudge_ray.audit.item_files import own_items
+from trustjudge_ray.cli import cli
+
+pytestmark = pytest.mark.ray
+
+PLANTED = {
+    "perfect": {"quality": {"gold": 1.0, "swap": 0.0}},
+    "always yes": {"acceptance": 1.0, "verifying": 0.5},
+    "random": {"verifying": 0.5, "noise": 5.0, "quality": {"gold": 0.5, "swap": 0.5}},
+    "coin": {"verifying": 0.75, "quality": {"gold": 1.0, "swap": 0.0}},
+}
+"""Scripted judges. Each answers six of ten questions right."""
+NO_GATE_ON_ORDER = "gates: {auc: {warn: 0.6, block: 0.5}, acquiescence: {warn: 0.3, block: 0.6}}"
+
+
+@cache
+def audited(name: str, folder: str, further: str = "") -> auditing.Audited:
+    script = {"answering": 0.6} | PLANTED[name]
+    out = f"{folder}/{name.replace(' ', '-')}{len(further)}"
+    text = f"out: {out}\njudge: {{engine: scripted, scripted: {json.dumps(script)}}}\naudit: {{{further}}}\n"
+    return auditing.audit(config.loads(text), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    yield str(tmp_path_factory.mktemp("audits"))
+    pipeline.stop()
+
+
+def figure(card, set, name, group=None):
+    (found,) = [f for f in card["figures"] if (f["set"], f["figure"], f["group"]) == (set, name, group)]
+    return found
+
+
+def within(card, set, name, planted):
+    found = figure(card, set, name)
+    assert found["low"] <= planted <= found["high"], found
+
+
+@pytest.mark.parametrize(
+    "name, planted, says",
+    [
+        ("perfect", {"false_accept": 0.0, "false_reject": 0.0, "auc": 1.0, "acquiescence": 0.0}, {"PASS"}),
+        ("always yes", {"false_accept": 1.0, "false_reject": 0.0, "auc": 0.5, "acquiescence": 1.0}, {"BLOCK"}),
+        ("random", {"false_accept": 0.5, "false_reject": 0.5, "auc": 0.5, "acquiescence": 0.0}, {"BLOCK"}),
+        ("coin", {"false_accept": 0.25, "false_reject": 0.25, "auc": 0.75, "acquiescence": 0.0}, {"WARN"}),
+    ],
+)
+def test_a_planted_judge_is_found_out(folder, name, planted, says):
+    card = audited(name, folder).card
+    for measure, value in planted.items():
+        within(card, "controlled", measure, value)
+        within(card, "own", measure, value)
+    within(card, "own", "generation_accuracy", 0.6)
+    assert card["verdict"] in says, card["gates"]
+
+
+def test_a_coin_passes_gates_that_ask_for_no_more(folder):
+    assert audited("coin", folder, NO_GATE_ON_ORDER).card["verdict"] == "PASS"
+
+
+def test_a_judge_that_cannot_know_does_not_know_without_the_passage_and_accepts_no_absent_answer(folder):
+    card = audited("perfect", folder).card
+    within(card, "withheld", "auc_without_passage", 0.5)
+    within(card, "withheld", "accept_without_candidate", 0.0)
+    yes = audited("always yes", folder).card
+    within(yes, "withheld", "accept_without_candidate", 1.0)
+
+
+def test_the_trivial_judges_are_beside_the_judge_and_always_yes_is_one_of_them(folder):
+    card = audited("always yes", folder).card
+    accuracy = {
+        name: figure(card, "own", name)["value"] for name in ("generation_accuracy", "self_evaluation_accuracy")
+    }
+    assert accuracy["self_evaluation_accuracy"] == pytest.approx(accuracy["generation_accuracy"])
+    assert figure(card, "own", "always_yes_accuracy")["value"] == pytest.approx(accuracy["generation_accuracy"])
+
+
+def test_an_audit_done_again_judges_nothing_and_writes_a_new_card(folder):
+    first = audited("perfect", folder)
+    path = Path(first.path).with_name("audit.json")
+    path.unlink()
+    again = audited.__wrapped__("perfect", folder)
+    assert [run["judged_now"] for run in again.card["made"]["runs"].values()] == [0, 0]
+    assert path.exists()
+    assert again.card["figures"] == first.card["figures"]
+
+
+def test_what_an_audit_leaves_behind_is_enough_to_see_every_text(folder):
+    out = Path(audited("perfect", folder).path).parent
+    assert {"audit.json", "audit.html", "audit.txt", "items.parquet", "candidates.parquet"} <= {
+        p.name for p in out.iterdir()
+    }
+    card = json.loads((out / "audit.json").read_text())
+    assert card["items"] == len(own_items())
+
+
+def test_the_command_fails_where_the_gate_blocks_and_names_the_gate(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    script = json.dumps({"answering": 0.6} | PLANTED["always yes"])
+    Path("yes.yaml").write_text(
+        f"out: {folder}/always-yes0\njudge: {{engine: scripted, scripted: {script}}}\naudit: {{}}\n"
+    )
+    done = CliRunner().invoke(cli, ["audit", "yes.yaml"])
+    assert done.exit_code == 1
+    assert "the gate says BLOCK" in done.stderr
+    fine = CliRunner().invoke(cli, ["audit", "yes.yaml", "audit.fail_on=[]", "--json"])
+    assert fine.exit_code == 0
+    assert json.loads(fine.stdout.splitlines()[-1])["verdict"] == "BLOCK"
+
+
+@pytest.mark.parametrize(
+    "section, message",
+    [
+        ("audit: {protocols: [score-5]}", "audit.protocols: 'score-5' is of kind score"),
+        ("audit: {answer_protocols: [answer-closed-book]}", "one that shows the passage"),
+        ("audit: {oracle_judge: nobody}", "audit.oracle_judge: no judge 'nobody'"),
+        ("audit: {attention: {items: 2}}", "a scripted judge has no weights"),
+    ],
+)
+def test_an_audit_that_cannot_be_meant_is_one_message(tmp_path, folder, section, message):
+    given = config.loads(f"out: {tmp_path}/x\njudge: {{engine: scripted}}\n{section}")
+    with pytest.raises(Exception, match=message):
+        auditing.audit(given, lambda *_: None)

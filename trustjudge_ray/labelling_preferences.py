@@ -1,0 +1,246 @@
+"""Bulk labelling of preference pairs: an ordinary run, then its judgments as pairs, a side table, a data card, exports.
+
+In the run folder: `preferences/bucket=NNN.parquet` (pairs that are kept), `preferences-dropped/bucket=NNN.parquet` (the
+others, each with its `drop_reason`), both PREFERENCES; `preferences.html`, and `data_card.json` last.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trustjudge_ray import lease, runs
+from trustjudge_ray.config import AnalysisConfig, ConfigError, LoadedConfig, judge_name
+from trustjudge_ray.identity import bucket_of
+from trustjudge_ray.judging import protocols
+from trustjudge_ray.judging.base import RunError
+from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.preferences_config import PreferencesConfig
+from trustjudge_ray.report import preferences as html
+from trustjudge_ray.schema import TASKS, check
+from trustjudge_ray.storage import explained, filesystem, is_local
+from trustjudge_ray.store import RunFolder
+from trustjudge_ray.training import exports
+from trustjudge_ray.training.data_card import Source, data_card
+from trustjudge_ray.training.preference_filters import marked, refuse_bad_filters, wanted
+from trustjudge_ray.training.preferences import PREFERENCES, Labeller, measured, with_cycles, with_texts
+
+KEPT: Final = "preferences"
+DROPPED: Final = "preferences-dropped"
+CARD: Final = "data_card.json"
+PAGE: Final = "preferences.html"
+
+_READ: Final = (
+    *("task_id", "kind", "protocol", "judge", "question_id", "category", "response_a", "model_a", "response_b"),
+    *("model_b", "order", "label_logprobs", "emitted", "cumulative_logprob", "output_tokens", "sample", "repeat"),
+    "status",
+)
+"""What is read of judgments: not their texts."""
+_ROWS_AT_ONCE: Final = 50_000
+"""Judgments of so many buckets are measured together: small ones are not worth a step of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """What labelling came to: the judging, and the data card."""
+
+    judged: runs.Judged
+    card: dict[str, Any]
+
+
+def label(loaded: LoadedConfig, settings: PreferencesConfig, notify: runs.Notify) -> Labelled:
+    """Judge the pairs of a corpus and write them as preferences; again, it goes on where it stopped.
+
+    Raises:
+        ConfigError: the run compares nothing, or not in both orders; a filter, judge or protocol is none.
+        As `runs.judge`.
+    """
+    asked = [protocols.load(name) for name in loaded.config.protocols]
+    names = [judge_name(judge) for judge in loaded.config.all_judges]
+    _refuse_one_order(loaded)
+    _labeller(settings, {protocol.name: protocol for protocol in asked}, names)
+    judged = runs.judge(loaded, notify)
+    folder = runs.folder_of(loaded)
+    with lease.held(folder):
+        card = write(folder, settings, loaded.config.analysis)
+    return Labelled(judged, card)
+
+
+def _refuse_one_order(loaded: LoadedConfig) -> None:
+    planned = loaded.config.plan
+    if planned.orders != "both":
+        raise ConfigError(f"{loaded.source}: plan.orders: got '{planned.orders}'; preferences need `both`")
+    if planned.canary:
+        raise ConfigError(f"{loaded.source}: plan.canary: a canary's answers are no preference pairs; leave it out")
+
+
+def _labeller(settings: PreferencesConfig, known: Mapping[str, Protocol], judges: list[str]) -> Labeller:
+    """Who labels, as the settings say or by default the first of each.
+
+    Raises:
+        ConfigError: there is none, or it is of another kind; a filter is none.
+    """
+    found: dict[str, str | None] = {}
+    for key, kind, asked in (
+        ("protocol", "compare", settings.protocol),
+        ("score_protocol", "score", settings.score_protocol),
+    ):
+        names = [name for name, protocol in known.items() if protocol.kind == kind]
+        if asked is not None and asked not in names:
+            raise ConfigError(f"preferences.{key}: got '{asked}'; the run's protocols of kind {kind} are {names}")
+        found[key] = asked or next(iter(names), None)
+    if found["protocol"] is None:
+        raise ConfigError(f"protocols: {list(known)}: none of kind compare; preferences come from comparisons")
+    if settings.judge is not None and settings.judge not in judges:
+        raise ConfigError(f"preferences.judge: got '{settings.judge}'; the run's judges are {judges}")
+    refuse_bad_filters(settings.filters, found["score_protocol"] is not None)
+    return Labeller(settings.judge or judges[0], found["protocol"], found["score_protocol"])
+
+
+def write(folder: RunFolder, settings: PreferencesConfig, analysis: AnalysisConfig) -> dict[str, Any]:
+    """Write the preferences of a judged run folder, in place of earlier ones, and their card; the card.
+
+    Texts are held a few buckets at a time. What grows with the run is some 200 bytes a pair.
+
+    Raises:
+        ConfigError: as `label`.
+        RunError: the run has no responses (it was imported), or compares nothing.
+        StorageError: storage refuses, or the run was never planned.
+    """
+    found, buckets = folder.protocols(), [b for b in folder.buckets() if folder.exists(_responses(b))]
+    judges = next(filter(None, (_judges(folder, bucket) for bucket in buckets)), [])
+    if not judges:
+        raise RunError(f"{folder.path}: no pair of responses is planned; an imported run has none")
+    known = {name: found[name] for name in _as_configured(folder, "protocols", list(found))}
+    labeller = _labeller(settings, known, _as_configured(folder, "judges", judges))
+    frames = list(_measured(folder, buckets, known, labeller))
+    if not any(frame.height for frame in frames):
+        raise RunError(f"{folder.path}: no pair of responses was compared by {labeller.judge}, {labeller.protocol}")
+    pairs = marked(with_cycles(pl.concat(frames)), settings.filters)
+    for name in (CARD, PAGE, KEPT, DROPPED):
+        folder.remove(name)
+    for (bucket,), part in pairs.partition_by(["bucket"], as_dict=True).items():
+        _write_bucket(folder, int(bucket), part)
+    card = data_card(pairs, _source(folder, buckets), labeller, settings.filters, analysis)
+    title = folder.path.rsplit("/", 1)[-1]
+    folder.write_bytes(PAGE, html.page(card, title).encode("utf-8"))
+    folder.write_json(CARD, card)
+    return card
+
+
+def _judges(folder: RunFolder, bucket: int) -> list[str]:
+    """The judges of a bucket's tasks: every question is put to every judge."""
+    return sorted(folder.tasks(bucket, ["judge"])["judge"].unique().to_list())
+
+
+def _measured(
+    folder: RunFolder, buckets: list[int], known: dict[str, Protocol], labeller: Labeller
+) -> Iterator[pl.DataFrame]:
+    """The measured pairs of all buckets with the bucket of each, some buckets at a time."""
+    judgments: list[pl.DataFrame] = []
+    responses: list[pa.Table] = []
+    for bucket in buckets:
+        judgments.append(_judgments(folder, bucket))
+        responses.append(folder.read_table(_responses(bucket)))
+        if sum(frame.height for frame in judgments) >= _ROWS_AT_ONCE or bucket == buckets[-1]:
+            found = measured(pl.concat(judgments), pa.concat_tables(responses), known, labeller)
+            places = [bucket_of(question) for question in found["question_id"]]
+            yield found.with_columns(bucket=pl.Series(places, dtype=pl.Int32))
+            judgments, responses = [], []
+
+
+def _as_configured(folder: RunFolder, what: str, known: list[str]) -> list[str]:
+    """The names of a run's protocols or judges in the order of its configuration, as far as the manifest tells."""
+    manifest = folder.read_json("manifest.json") if folder.exists("manifest.json") else {}
+    told = [name for name in manifest.get(what, {}) if name in known]
+    return [*told, *(name for name in known if name not in told)]
+
+
+def _responses(bucket: int) -> str:
+    return f"responses/bucket={bucket:03d}.parquet"
+
+
+def _judgments(folder: RunFolder, bucket: int) -> pl.DataFrame:
+    """The judgments of a bucket; a task that has none yet is one of status `not_judged`."""
+    judged, _ = folder.judgments(bucket=bucket, columns=list(_READ))
+    shared = [name for name in _READ if name in TASKS.names and name != "status"]
+    left = folder.tasks(bucket, shared).join(judged, on="task_id", how="anti")
+    return pl.concat([judged, left.with_columns(status=pl.lit("not_judged"))], how="diagonal")
+
+
+def _write_bucket(folder: RunFolder, bucket: int, part: pl.DataFrame) -> None:
+    table = with_texts(part, folder.read_table(_responses(bucket)))
+    for name, some in ((KEPT, table.filter(table["keep"])), (DROPPED, table.filter(pc.invert(table["keep"])))):
+        if len(some):
+            folder.write_table(f"{name}/bucket={bucket:03d}.parquet", check(some, PREFERENCES))
+
+
+def _source(folder: RunFolder, buckets: list[int]) -> Source:
+    """How many lines the files had, and which gave nothing: a line is counted once, however many responses it held."""
+    places = [folder.read_table(_responses(bucket), ["source", "line"]) for bucket in buckets]
+    used = pl.DataFrame(pa.concat_tables(places)).unique()
+    bad = folder.quarantine()
+    if bad is None:
+        return Source(used.height, {})
+    lost = bad.unique(["source", "line"], keep="first", maintain_order=True)
+    lost = lost.join(used, on=["source", "line"], how="anti", nulls_equal=True)
+    reasons = lost["reason"].value_counts()
+    return Source(used.height + lost.height, dict(zip(reasons["reason"], reasons["count"], strict=True)))
+
+
+def kept(folder: RunFolder) -> Iterator[pa.Table]:
+    """The pairs that are kept, a bucket at a time."""
+    for name in folder.names(KEPT):
+        yield check(folder.read_table(name), PREFERENCES)
+
+
+def _is_of(card: Mapping[str, Any], settings: PreferencesConfig) -> bool:
+    """Whether a card is of these settings; what they leave open was the run's own first."""
+    asked = {"judge": settings.judge, "protocol": settings.protocol, "score_protocol": settings.score_protocol}
+    same = all(value in (None, card["labeller"][name]) for name, value in asked.items())
+    return same and {f["filter"]: f["value"] for f in card["filters"]} == wanted(settings.filters)
+
+
+def export(
+    folder: RunFolder, name: str, path: str, settings: PreferencesConfig, analysis: AnalysisConfig
+) -> dict[str, Any]:
+    """Write the kept pairs of a run as a file of a trainer's format, whole or not at all: `pairs` and `rows` of it.
+
+    A run that was judged gets its preferences first, if it has none yet or others than the settings ask for.
+
+    Args:
+        name: out of `exports.EXPORTS`.
+        path: local or s3://, ending in .parquet or .jsonl.
+
+    Raises:
+        ConfigError: no such format or kind of file; as `write`.
+        RunError, StorageError: as `write`; no pair is kept.
+    """
+    exports.refuse_bad_export(name, path)
+    with lease.held(folder):
+        card = folder.read_json(CARD) if folder.exists(CARD) else None
+        if card is None or not _is_of(card, settings):
+            card = write(folder, settings, analysis)
+    pairs = card["counts"]["kept"]
+    if not pairs:
+        raise RunError(f"{folder.path}: no pair is kept, so there is nothing to export; {CARD} counts the reasons")
+    with explained(path):
+        fs, inner = filesystem(path, folder.options)
+        near = os.path.dirname(os.path.abspath(inner)) if is_local(path) else None
+        if near:
+            os.makedirs(near, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".trustjudge-export-", dir=near) as scratch:
+            part = Path(scratch, "part")
+            with part.open("wb") as sink:
+                rows = exports.write(kept(folder), name, path, sink, settings.data_source)
+            if near:
+                os.replace(part, inner)
+            else:
+                fs.put_file(str(part), inner)
+    return {"format": name, "path": path, "pairs": pairs, "rows": rows}

@@ -1,0 +1,1 @@
+"""What judgments are for in training: preference pairs and rewards."""
