@@ -7,7 +7,7 @@ export PYTHON TORCH_INDEX
 # Where a run started with $(1) as its default writes, `out=…` in ARGS winning.
 out = $(or $(patsubst out=%,%,$(filter out=%,$(ARGS))),$(1))
 
-.PHONY: help install demo audit test test-heavy test-lora test-faults lint clean lock
+.PHONY: help install demo audit test test-heavy test-lora test-training test-faults lint clean lock
 
 help:
 	@echo 'make install   .venv from requirements/cpu.lock, and the project in it'
@@ -16,6 +16,7 @@ help:
 	@echo 'make test      all tests that this machine can run'
 	@echo 'make test-heavy    what make test leaves out for its time'
 	@echo 'make test-lora     the LoRA experiment of an audit, tiny: four arms on the CPU'
+	@echo 'make test-training a policy trained on rewards with TRL, three steps on the CPU'
 	@echo 'make test-faults   the fault suite: half an hour; writes the table of docs/reliability.md'
 	@echo 'make lint      ruff and mypy'
 	@echo 'make clean     removes .venv, runs/ and caches'
@@ -40,6 +41,9 @@ test-heavy: install
 
 test-lora: install
 	$(VENV)/python -m pytest -m lora -s $(ARGS)
+
+test-training: install
+	$(VENV)/python -m pytest -m training -s $(ARGS)
 
 test-faults: install
 	$(VENV)/python -m pytest tests/faults -m faults $(ARGS)

@@ -241,6 +241,12 @@ def test_a_report_says_that_so_few_passages_cannot_show_a_difference_after_corre
     assert any("1 seed" in text for text in cautions)
 
 
+def test_an_arm_that_says_the_same_of_everything_is_named(material):
+    told = "\n".join(reported(material, {"base": ("right", False), "generation": ("wrong", True)}).cautions)
+    assert "arm base rejects every candidate" in told
+    assert "arm generation accepts every candidate" in told
+
+
 def test_what_an_arm_was_trained_on_is_counted_in_the_report(material):
     report = reported(material, {"base": ("right", True), "both": ("wrong", True)})
     (training,) = report.trainings

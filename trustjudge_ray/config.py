@@ -370,6 +370,11 @@ def judge_name(judge: JudgeConfig) -> str:
     return "scripted" if judge.engine == "scripted" else judge.model.rstrip("/").rsplit("/", 1)[-1]
 
 
+def model_name(judge: JudgeConfig) -> str:
+    """The last part of its model's name or path, whatever the judge is called."""
+    return judge_name(replace(judge, name=None))
+
+
 def _lists(tree: DictConfig) -> DictConfig:
     """The tree with a single value as a list of one, where a list is meant: `paths: a.jsonl` is `paths: [a.jsonl]`."""
     plain = OmegaConf.to_container(tree, resolve=False)

@@ -13,7 +13,7 @@ import polars as pl
 from trustjudge_ray.audit import qa
 from trustjudge_ray.audit.qa import Item
 from trustjudge_ray.audit_config import AuditConfig
-from trustjudge_ray.config import ConfigError, JudgeConfig, LoadedConfig
+from trustjudge_ray.config import ConfigError, JudgeConfig, LoadedConfig, model_name
 from trustjudge_ray.judging import protocols
 from trustjudge_ray.judging.base import RunError
 from trustjudge_ray.judging.model_files import locate
@@ -42,7 +42,7 @@ def attention(
     )  # fmt: skip
     pipeline.start(loaded.config.cluster)
     try:
-        return pipeline.in_a_task(work, cpus=wanted.cpus, gpus=wanted.gpus)
+        return pipeline.in_a_task(work, cpus=wanted.cpus, gpus=wanted.gpus) | {"model": model_name(model)}
     except AttentionError as error:
         raise RunError(f"audit.attention: {error}") from error
 
@@ -60,16 +60,16 @@ def lora(
 
     notify(f"lora: {len(config.trainings)} trainings", None)
     asked = protocols.load(config.answer_protocol), [protocols.load(name) for name in config.protocols]
-    oracle = qa.ORACLES.get(settings.oracle, qa.ORACLES["f1"])
+    rule = settings.oracle if settings.oracle in qa.ORACLES else "f1"  # nobody is shown the golds of the arms' answers
     pipeline.start(loaded.config.cluster)
     try:
         found = training.experiment(
-            training.Model(locate(judge), judge.revision), items, drafts, asked, config, oracle,
-            settings.min_mass, judge.template_arguments,
+            training.Model(locate(judge), judge.revision, judge.trust_remote_code), items, drafts, asked, config,
+            qa.ORACLES[rule], settings.min_mass, judge.template_arguments,
         )  # fmt: skip
     except training.LoraError as error:
         raise RunError(str(error)) from error
-    return found.report.as_json()
+    return found.report.as_json() | {"oracle": rule}
 
 
 def refuse_weightless(loaded: LoadedConfig, judge: JudgeConfig, settings: AuditConfig) -> None:

@@ -160,12 +160,29 @@ def _cautions(matrix: pl.DataFrame, answers: pl.DataFrame, config: LoraConfig) -
         )
     if len(config.seeds) < 3:
         found.append(f"{len(config.seeds)} seed(s): how much of a difference is the luck of one training is not known")
+    found += _one_sided(matrix)
     cut = answers["cut"].fill_null(False).sum()
     if cut:
         found.append(
             f"{cut} of {len(answers)} answers were not finished within the max_tokens of {config.answer_protocol} and "
             f"are read as they are"
         )
+    return found
+
+
+def _one_sided(matrix: pl.DataFrame) -> list[str]:
+    """Arms that give every controlled candidate the same verdict."""
+    rows = matrix.filter(pl.col("benchmark").is_null())
+    rates = {(arm, measure): value for arm, measure, value in rows.select("arm", "measure", "value").iter_rows()}
+    words = {(1.0, 0.0): ("accepts", "equals its"), (0.0, 1.0): ("rejects", "is 1 less its")}
+    found = []
+    for arm in rows["arm"].unique(maintain_order=True):
+        told = words.get((rates[arm, "false_accept"], rates[arm, "false_reject"]))
+        if told is not None:
+            found.append(
+                f"arm {arm} {told[0]} every candidate, right or wrong: where it does so with its own answers too, its "
+                f"self_accuracy {told[1]} generation_accuracy and says nothing of judging"
+            )
     return found
 
 

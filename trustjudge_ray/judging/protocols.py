@@ -296,9 +296,10 @@ def _written(tree: dict[str, Any], source: str) -> dict[str, Any]:
             f"{source}: samples and sampling belong to what is written before the verdict: "
             "add rationale: {max_tokens: N}"
         )
+    what = "answers" if "max_tokens" in found else "rationales"
     if samples > 1 and found.get("sampling", Sampling()).temperature <= 0:
         raise ProtocolError(
-            f"{source}: samples: {samples} of them at temperature 0 are one and the same; "
+            f"{source}: samples: {samples} {what} at temperature 0 are one and the same; "
             "add sampling: {temperature: 1.0}"
         )
     if tree["kind"] != "answer" and not tree["opener"].strip():
