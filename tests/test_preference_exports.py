@@ -148,7 +148,7 @@ def preference_folder(tmp_path, kept):
     folder = RunFolder(str(tmp_path / "run"))
     rows = [part for part in ROWS if part["keep"]][:kept]
     if rows:
-        folder.write_table("preferences/bucket=000.parquet", from_rows(rows, PREFERENCES))
+        folder.write_table("preferences/part-000.parquet", from_rows(rows, PREFERENCES))
     labeller = {"judge": "j", "protocol": "compare", "score_protocol": None}
     folder.write_json("data_card.json", {"counts": {"kept": kept}, "filters": [], "labeller": labeller})
     return folder
@@ -157,11 +157,11 @@ def preference_folder(tmp_path, kept):
 def test_an_export_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch):
     folder, out = preference_folder(tmp_path, 2), tmp_path / "pairs.jsonl"
     out.write_text("old")
-    folder.write_bytes("preferences/bucket=001.parquet", b"damaged")
-    with pytest.raises(OSError, match="bucket=001"):
+    folder.write_bytes("preferences/part-001.parquet", b"damaged")
+    with pytest.raises(OSError, match="part-001"):
         labelling_preferences.export(folder, "trl", str(out), PreferencesConfig(), AnalysisConfig())
     assert (out.read_text(), [p.name for p in tmp_path.iterdir() if p.name.startswith(".")]) == ("old", [])
-    folder.remove("preferences/bucket=001.parquet")
+    folder.remove("preferences/part-001.parquet")
     told = labelling_preferences.export(folder, "trl", str(out), PreferencesConfig(), AnalysisConfig())
     assert (told["rows"], len(out.read_text().splitlines())) == (2, 2)
 

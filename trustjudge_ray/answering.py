@@ -5,13 +5,13 @@ What comes out is a corpus: `answers/bucket=NNN.jsonl` in the run folder, format
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from trustjudge_ray import runs
-from trustjudge_ray.config import Config, LoadedConfig
+from trustjudge_ray.config import Config, LoadedConfig, with_sections
 from trustjudge_ray.judging import protocols
 from trustjudge_ray.judging.protocols import ProtocolError
 from trustjudge_ray.runs import Judged, Notify
@@ -48,7 +48,7 @@ def answer(loaded: LoadedConfig, notify: Notify) -> Answered:
             raise ProtocolError(
                 f"protocols: '{protocol.name}' is of kind {protocol.kind}; `answer` asks those of kind answer"
             )
-    given = replace(loaded, config=replace(loaded.config, protocols=asked))
+    given = with_sections(loaded, protocols=asked)
     judged = runs.judge(given, notify)
     folder = runs.folder_of(given)
     return Answered(judged, write_corpus(folder), f"{folder.path}/{ANSWERS}/*.jsonl")

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from trustjudge_ray import __version__, experiments, runs
+from trustjudge_ray import __version__, experiments, lease, runs
 from trustjudge_ray.audit import candidates as drafting
 from trustjudge_ray.audit import item_files, item_reading, qa, reads
 from trustjudge_ray.audit.card import Card, card
@@ -41,6 +41,8 @@ _SHOWN_GOLD = "verify-shown-gold"
 _ITEM_TYPES: dict[str, Any] = {"golds": pl.List(pl.String), "wrong": pl.List(pl.String), "hops": pl.Int32}
 _REPEAT_SHARE = 0.1
 """Of the verdicts that are asked again where there are probes."""
+_WRITTEN = ("audit.json", "audit.html", "audit.txt")
+"""What an audit comes to, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -54,27 +56,40 @@ class Audited:
 
 
 def audit(loaded: LoadedConfig, notify: Notify) -> Audited:
-    """Audit a judge: answers, candidates, verdicts, card. Always writes a new `audit.json`.
+    """Audit a judge: answers, candidates, verdicts, card. Always writes a new `audit.json`: the card of an earlier
+    audit in the folder is removed before anything is asked, for it may be of other questions or another judge.
 
     Raises:
         ConfigError, ProtocolError: the `audit` section cannot be meant.
         ItemFileError: a file of questions cannot be used. Otherwise as `runs.judge`.
     """
     settings = loaded.config.audit or AuditConfig()
-    judge, oracle = _judges(loaded, settings)
+    judges = _judges(loaded, settings)
     asked = _protocols(settings)
-    experiments.refuse_weightless(loaded, judge, settings)
+    experiments.refuse_weightless(loaded, judges[0], settings)
     items, source = _items(loaded, settings, notify)
     folder = RunFolder(loaded.config.out, dict(loaded.config.storage_options))
-    _write_items(folder, items, source)
-    answered = _answers(loaded, judge, asked.answers, folder, notify)
-    found = answered.folder.judgments()[0]
-    generated = reads.generated(found, answered.protocols, items)
+    with lease.held(folder):
+        for name in _WRITTEN:
+            folder.remove(name)
+        _write_items(folder, items, source)
+        return _audit(loaded, judges, asked, items, source, folder, notify)
+
+
+def _audit(
+    loaded: LoadedConfig, judges: tuple[JudgeConfig, JudgeConfig | None], asked: "_Asked", items: Sequence[Item],
+    source: Mapping[str, Any], folder: RunFolder, notify: Notify,
+) -> Audited:  # fmt: skip
+    """`audit`, once its items are chosen and written and its folder is held."""
+    settings, (judge, oracle) = loaded.config.audit or AuditConfig(), judges
+    parts = [_answers(loaded, judge, asked.answers, folder, notify)]
+    found, named = parts[0].folder.judgments()[0], parts[0].protocols
+    generated = reads.generated(found, named, items)
     shown = oracle or (judge if settings.oracle == qa.SHOWN_GOLD else None)
     if shown is not None:
-        generated = reads.generated(
-            found, answered.protocols, items, _shown(loaded, shown, folder, generated, items, notify)
-        )
+        parts.append(_shown(loaded, shown, folder, generated, items, notify))
+        said = reads.shown_gold(parts[-1].folder.judgments()[0], settings.min_mass)
+        generated = reads.generated(found, named, items, said)
     drafts, missing = drafting.build(items, generated, settings.oracle, settings.seed, settings.probes)
     folder.write_table("candidates.parquet", drafts.to_arrow())
     folder.write_table("missing_candidates.parquet", missing.to_arrow())
@@ -84,6 +99,7 @@ def audit(loaded: LoadedConfig, notify: Notify) -> Audited:
         reads.reads(judged, names, items, drafts), reads.pairs(judged, items), generated,
         qa.agreement(generated).to_dicts(), settings,
     )  # fmt: skip
+    parts.append(verdicts)
     looked = experiments.attention(loaded, judge, settings, items, generated, notify)
     trained = experiments.lora(loaded, judge, settings, items, drafts, notify)
     made = replace(
@@ -91,9 +107,9 @@ def audit(loaded: LoadedConfig, notify: Notify) -> Audited:
         attention=looked,
         lora=trained,
         judge=_described(judge, verdicts.judged),
-        made=_made(settings, judge, shown, source, answered, verdicts),
+        made=_made(settings, shown, source, parts),
     )
-    return _written(folder, made, [answered, verdicts], settings)
+    return _written(folder, made, parts, settings)
 
 
 # --- what is asked ---------------------------------------------------------------------------
@@ -185,7 +201,8 @@ def _items(loaded: LoadedConfig, settings: AuditConfig, notify: Notify) -> tuple
 
 
 def limited(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:
-    """At most so many items: whole passages in an order drawn by `seed`, so that each has the others of its passage."""
+    """At most so many items: passages in an order drawn by `seed`, whole but for the last, so that items have the others
+    of their passage."""
     if limit is None or len(items) <= limit:
         return list(items)
     drawn = {item.passage_id: seed_of("audit", str(seed), item.passage_id) for item in items}
@@ -237,8 +254,9 @@ def _run(
 ) -> _Part:  # fmt: skip
     config = loaded.config
     out = f"{config.out.rstrip('/')}/{name}"
+    unaudited = replace(judge, audit=None)  # the card that the configuration names may be the one that is made here
     sections = {
-        "out": out, "corpus": corpus, "judge": judge, "judges": [], "protocols": list(asked), "plan": plan,
+        "out": out, "corpus": corpus, "judge": unaudited, "judges": [], "protocols": list(asked), "plan": plan,
         "run": replace(config.run, limit=None), "audit": None,
     }  # fmt: skip
     given = with_sections(loaded, **sections)
@@ -282,19 +300,15 @@ def _candidate_corpus(folder: RunFolder, name: str, items: Sequence[Item], draft
 def _shown(
     loaded: LoadedConfig, judge: JudgeConfig, folder: RunFolder, generated: pl.DataFrame, items: Sequence[Item],
     notify: Notify,
-) -> pl.DataFrame:  # fmt: skip
-    """What a judge that is shown the golds says of the answers: item_id, condition, shown_gold."""
+) -> _Part:  # fmt: skip
+    """A judge that is shown the golds looks at every answer; its condition stands for the model."""
     given = generated.filter(status="ok").select(
         "item_id", pl.col("condition").alias("candidate"), pl.col("output").alias("text")
     )
+    if given.is_empty():
+        raise RunError(f"{folder.path}/answers: no answer could be read, so there is nothing to show an oracle")
     corpus = _candidate_corpus(folder, "oracle.jsonl", items, given)
-    part = _run(loaded, "oracle", judge, [_SHOWN_GOLD], corpus, PlanConfig(), notify)
-    accepts, rejects = (pl.col("label_logprobs").list.get(place) for place in (0, 1))
-    return part.folder.judgments()[0].select(
-        pl.col("question_id").alias("item_id"),
-        pl.col("response_a").alias("condition"),
-        pl.when(pl.col("status") == "ok").then(accepts > rejects).alias(qa.SHOWN_GOLD),
-    )
+    return _run(loaded, "oracle", judge, [_SHOWN_GOLD], corpus, PlanConfig(), notify)
 
 
 # --- what is written -------------------------------------------------------------------------
@@ -306,7 +320,7 @@ def _described(judge: JudgeConfig, judged: Judged) -> dict[str, Any]:
 
 
 def _made(
-    settings: AuditConfig, judge: JudgeConfig, oracle: JudgeConfig | None, source: Mapping[str, Any], *parts: _Part
+    settings: AuditConfig, oracle: JudgeConfig | None, source: Mapping[str, Any], parts: Sequence[_Part]
 ) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -286,14 +286,34 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
 
 
 def with_sections(loaded: LoadedConfig, **sections: Any) -> LoadedConfig:
-    """The same configuration with other values for these keys of Config, in memory and in its text."""
+    """The same configuration with other values for these keys of Config, in memory and in its text.
+
+    A judge of the configuration stays in the text as it is written there, references unresolved, but for the fields
+    that the new value changes.
+    """
     written = OmegaConf.to_container(OmegaConf.create(loaded.unresolved_yaml), resolve=False)
     kept = {str(key): value for key, value in written.items()} if isinstance(written, dict) else {}
     for key, value in sections.items():
-        kept[key] = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        if isinstance(value, JudgeConfig):
+            kept[key] = _judge_text(value, loaded.config, kept)
+        else:
+            kept[key] = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
     shown = config_values.without_secrets({key: value for key, value in kept.items() if value not in (None, [])})
     text = OmegaConf.to_yaml(OmegaConf.create(shown), resolve=False)
     return LoadedConfig(replace(loaded.config, **sections), text, loaded.source)
+
+
+def _judge_text(judge: JudgeConfig, config: Config, written: dict[str, Any]) -> dict[str, Any]:
+    """A judge as the text has it, with the fields that are other now; all its fields if the text has none so named."""
+    listed = written.get("judges") if config.judges else written.get("judge") or {}
+    texts = listed if isinstance(listed, list) else [listed]
+    new = asdict(judge)
+    for was, text in zip(config.all_judges, texts, strict=False):
+        if judge_name(was) == judge_name(judge) and isinstance(text, dict):
+            changed = {name: value for name, value in new.items() if value != asdict(was)[name]}
+            same = {key: value for key, value in text.items() if key not in changed}
+            return same | {name: value for name, value in changed.items() if value is not None}
+    return new
 
 
 def load_analysis(text: str, source: str, overrides: list[str]) -> AnalysisConfig:

@@ -1,6 +1,6 @@
 """Bulk labelling of preference pairs: an ordinary run, then its judgments as pairs, a side table, a data card, exports.
 
-In the run folder: `preferences/bucket=NNN.parquet` (pairs that are kept), `preferences-dropped/bucket=NNN.parquet` (the
+In the run folder: `preferences/part-NNN.parquet` (pairs that are kept), `preferences-dropped/part-NNN.parquet` (the
 others, each with its `drop_reason`), both PREFERENCES; `preferences.html`, and `data_card.json` last.
 """
 
@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from trustjudge_ray import lease, runs
 from trustjudge_ray.config import AnalysisConfig, ConfigError, LoadedConfig, judge_name
-from trustjudge_ray.identity import bucket_of
 from trustjudge_ray.judging import protocols
 from trustjudge_ray.judging.base import RunError
 from trustjudge_ray.judging.protocols import Protocol
@@ -43,7 +42,7 @@ _READ: Final = (
 )
 """What is read of judgments: not their texts."""
 _ROWS_AT_ONCE: Final = 50_000
-"""Judgments of so many buckets are measured together: small ones are not worth a step of their own."""
+"""A part holds the pairs of as many buckets as have so many judgments: small ones are not worth a file of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +118,15 @@ def write(folder: RunFolder, settings: PreferencesConfig, analysis: AnalysisConf
         raise RunError(f"{folder.path}: no pair of responses is planned; an imported run has none")
     known = {name: found[name] for name in _as_configured(folder, "protocols", list(found))}
     labeller = _labeller(settings, known, _as_configured(folder, "judges", judges))
-    frames = list(_measured(folder, buckets, known, labeller))
-    if not any(frame.height for frame in frames):
+    parts = list(_parts(folder, buckets, known, labeller))
+    if not any(frame.height for _, frame in parts):
         raise RunError(f"{folder.path}: no pair of responses was compared by {labeller.judge}, {labeller.protocol}")
-    pairs = marked(with_cycles(pl.concat(frames)), settings.filters)
+    numbered = [frame.with_columns(part=pl.lit(number)) for number, (_, frame) in enumerate(parts)]
+    pairs = marked(with_cycles(pl.concat(numbered)), settings.filters)
     for name in (CARD, PAGE, KEPT, DROPPED):
         folder.remove(name)
-    for (bucket,), part in pairs.partition_by(["bucket"], as_dict=True).items():
-        _write_bucket(folder, int(bucket), part)
+    for number, (mine, _) in enumerate(parts):
+        _write_part(folder, number, mine, pairs.filter(pl.col("part") == number))
     card = data_card(pairs, _source(folder, buckets), labeller, settings.filters, analysis)
     title = folder.path.rsplit("/", 1)[-1]
     folder.write_bytes(PAGE, html.page(card, title).encode("utf-8"))
@@ -139,20 +139,22 @@ def _judges(folder: RunFolder, bucket: int) -> list[str]:
     return sorted(folder.tasks(bucket, ["judge"])["judge"].unique().to_list())
 
 
-def _measured(
+def _parts(
     folder: RunFolder, buckets: list[int], known: dict[str, Protocol], labeller: Labeller
-) -> Iterator[pl.DataFrame]:
-    """The measured pairs of all buckets with the bucket of each, some buckets at a time."""
+) -> Iterator[tuple[list[int], pl.DataFrame]]:
+    """The measured pairs of all buckets, some buckets at a time: which, and their pairs."""
+    mine: list[int] = []
     judgments: list[pl.DataFrame] = []
-    responses: list[pa.Table] = []
     for bucket in buckets:
+        mine.append(bucket)
         judgments.append(_judgments(folder, bucket))
-        responses.append(folder.read_table(_responses(bucket)))
         if sum(frame.height for frame in judgments) >= _ROWS_AT_ONCE or bucket == buckets[-1]:
-            found = measured(pl.concat(judgments), pa.concat_tables(responses), known, labeller)
-            places = [bucket_of(question) for question in found["question_id"]]
-            yield found.with_columns(bucket=pl.Series(places, dtype=pl.Int32))
-            judgments, responses = [], []
+            yield mine, measured(pl.concat(judgments), _texts(folder, mine), known, labeller)
+            mine, judgments = [], []
+
+
+def _texts(folder: RunFolder, buckets: list[int]) -> pa.Table:
+    return pa.concat_tables([folder.read_table(_responses(bucket)) for bucket in buckets])
 
 
 def _as_configured(folder: RunFolder, what: str, known: list[str]) -> list[str]:
@@ -168,17 +170,17 @@ def _responses(bucket: int) -> str:
 
 def _judgments(folder: RunFolder, bucket: int) -> pl.DataFrame:
     """The judgments of a bucket; a task that has none yet is one of status `not_judged`."""
-    judged, _ = folder.judgments(bucket=bucket, columns=list(_READ))
-    shared = [name for name in _READ if name in TASKS.names and name != "status"]
-    left = folder.tasks(bucket, shared).join(judged, on="task_id", how="anti")
-    return pl.concat([judged, left.with_columns(status=pl.lit("not_judged"))], how="diagonal")
+    tasks = folder.tasks(bucket, [name for name in TASKS.names if name in (*_READ, "spec")])
+    judged, _ = folder.judgments(tasks, bucket, list(_READ))
+    left = tasks.join(judged, on="task_id", how="anti").drop("spec").with_columns(status=pl.lit("not_judged"))
+    return pl.concat([judged, left], how="diagonal")
 
 
-def _write_bucket(folder: RunFolder, bucket: int, part: pl.DataFrame) -> None:
-    table = with_texts(part, folder.read_table(_responses(bucket)))
+def _write_part(folder: RunFolder, number: int, buckets: list[int], pairs: pl.DataFrame) -> None:
+    table = with_texts(pairs, _texts(folder, buckets))
     for name, some in ((KEPT, table.filter(table["keep"])), (DROPPED, table.filter(pc.invert(table["keep"])))):
         if len(some):
-            folder.write_table(f"{name}/bucket={bucket:03d}.parquet", check(some, PREFERENCES))
+            folder.write_table(f"{name}/part-{number:03d}.parquet", check(some, PREFERENCES))
 
 
 def _source(folder: RunFolder, buckets: list[int]) -> Source:
@@ -195,7 +197,7 @@ def _source(folder: RunFolder, buckets: list[int]) -> Source:
 
 
 def kept(folder: RunFolder) -> Iterator[pa.Table]:
-    """The pairs that are kept, a bucket at a time."""
+    """The pairs that are kept, a part at a time."""
     for name in folder.names(KEPT):
         yield check(folder.read_table(name), PREFERENCES)
 

@@ -318,9 +318,12 @@ class RunFolder:
         return pl.DataFrame(pa.concat_tables(tables)) if tables else None
 
     def write_protocols(self, protocols: list[protocol_files.Protocol]) -> None:
-        """Keep the protocols of the run as they were used."""
-        for protocol in protocols:
-            self.write_bytes(f"protocols/{protocol.name}.yaml", protocol_files.to_yaml(protocol).encode("utf-8"))
+        """Keep the protocols of the run as they were used, and none that an earlier start used."""
+        texts = {f"protocols/{p.name}.yaml": protocol_files.to_yaml(p).encode("utf-8") for p in protocols}
+        for name, text in texts.items():
+            self.write_bytes(name, text)
+        for name in set(self.names("protocols")) - set(texts):
+            self.remove(name)
 
     def protocols(self) -> dict[str, protocol_files.Protocol]:
         """The protocols of the run by name."""

@@ -46,6 +46,8 @@ _QUESTION_WORDS.update({"whom": "who", "whose": "who"})
 
 CONSTANT: Final = "That can be found in the text above."
 """The same empty phrase for every item."""
+DISTANT: Final = "distant"
+"""The kind of a negative that is of another type than the gold."""
 WITHHELD: Final = "withheld"
 """The candidate that stands for no answer at all, and what the judge is shown in its place: the same prompt otherwise,
 worked examples included, so that only the answer is missing."""
@@ -235,7 +237,8 @@ def negatives(item: Item, passage: Iterable[Item], seed: int) -> dict[str, list[
     """The usable hard negatives of an item by kind, kinds in the order of NEGATIVES, each text once.
 
     Usable is a text that no oracle takes for right and that is no part of a gold ("Blake" of "William Blake and John
-    Milton"). A kind without any is left out.
+    Milton"). A kind without any is left out. Where no kind has any, `distant` is what another question of the passage
+    asks for, whatever type it is of: an easier negative, and counted apart.
 
     Args:
         passage: the items of its passage (the item itself may be among them).
@@ -245,8 +248,14 @@ def negatives(item: Item, passage: Iterable[Item], seed: int) -> dict[str, list[
     for kind, texts in NEGATIVES.items():
         usable = [text for text in texts(item, others, seed) if _is_wrong(item, text)]
         if usable:
-            found[kind] = list({normalised(text): text for text in reversed(usable)}.values())[::-1]
-    return found
+            found[kind] = _once(usable)
+    distant = [] if found else [text for text in _golds(item, others) if _is_wrong(item, text)]
+    return found | ({DISTANT: _once(distant)} if distant else {})
+
+
+def _once(texts: Sequence[str]) -> list[str]:
+    """The first text of each normalised form, in order."""
+    return list({normalised(text): text for text in reversed(texts)}.values())[::-1]
 
 
 def _is_wrong(item: Item, text: str) -> bool:
@@ -265,8 +274,19 @@ def _sibling(item: Item, others: Sequence[Item], seed: int) -> Iterable[str]:
     a place is no likely answer to "who"."""
     like = item.golds[:1] if item.answerable else item.wrong
     wanted = {_fitting(text, item.question) for text in like}
-    golds = [(other.golds[0], _fitting(other.golds[0], other.question)) for other in others if other.answerable]
+    golds = [(other.golds[0], _fitting(other.golds[0], other.question)) for other in _fair(item, others)]
     return [gold for gold, fits in golds if not wanted or fits in wanted]
+
+
+def _golds(item: Item, others: Sequence[Item]) -> list[str]:
+    return [other.golds[0] for other in _fair(item, others)]
+
+
+def _fair(item: Item, others: Sequence[Item]) -> list[Item]:
+    """The passage's other answerable questions. The same question asked twice may have two right answers, and items may
+    share a passage_id without sharing a passage: neither is among them."""
+    asked = normalised(item.question)
+    return [o for o in others if o.answerable and o.context == item.context and normalised(o.question) != asked]
 
 
 def _perturbed(item: Item, others: Sequence[Item], seed: int) -> Iterable[str]:

@@ -203,7 +203,7 @@ def _item(
 
 def _distinct(texts: Sequence[Any], what: str) -> tuple[str, ...]:
     for text in texts:
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str) or not normalised(text):
             raise Refusal("wrong_type", f"{what}: {_said(text)}; a text that is not blank is meant")
         _sayable(text, what)
     return tuple(dict.fromkeys(text.strip() for text in texts))

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from trustjudge_ray.audit.candidates import WITHHELD
-from trustjudge_ray.audit.qa import ORACLES, Item
+from trustjudge_ray.audit.qa import ORACLES, SHOWN_GOLD, Item
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.judging.slots import pieces
 
@@ -81,6 +81,24 @@ def generated(
     if shown is not None:
         table = table.join(shown, on=["item_id", "condition"], how="left")
     return table.sort("item_id", "condition")
+
+
+def shown_gold(judgments: pl.DataFrame, min_mass: float) -> pl.DataFrame:
+    """What a judge that was shown the golds says of the answers: item_id, condition, and `shown_gold`, whether it gives
+    accepting more probability.
+
+    Null where the verdict cannot be read: its judgment failed, a label was not reported, or the labels have less than
+    `min_mass`. An answer without a word was put to no judge; it is wrong, as for every oracle.
+
+    Args:
+        judgments: JUDGMENTS rows of kind `verify`, one for each answer; `response_a` is the condition.
+    """
+    accept, reject = (pl.col("label_logprobs").list.get(place, null_on_oob=True) for place in (0, 1))
+    read = (pl.col("status") == "ok") & (pl.col("label_mass") >= min_mass)
+    said = pl.when(pl.col("status") == "empty_response").then(False).when(read).then(accept > reject)
+    return judgments.select(
+        pl.col("question_id").alias("item_id"), pl.col("response_a").alias("condition"), said.alias(SHOWN_GOLD)
+    )
 
 
 def reads(

@@ -100,7 +100,7 @@ def audit(config_path: str, overrides: tuple[str, ...], limit: int | None, as_js
     trustjudge audit configs/audit.yaml
     trustjudge audit my.yaml audit.items=[dev-v2.0.json] audit.limit=500
     """
-    loaded = load(config_path, [*overrides, *([f"audit.limit={limit}"] if limit else [])])
+    loaded = load(config_path, ["audit={}", *overrides, *([f"audit.limit={limit}"] if limit else [])])
 
     def work(notify: "Notify") -> "Audited":
         from trustjudge_ray import auditing

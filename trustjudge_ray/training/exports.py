@@ -179,8 +179,8 @@ class Sink(Protocol):
 def write(parts: Iterable[pa.Table], name: str, path: str, sink: Sink, data_source: str = "trustjudge") -> int:
     """Write PREFERENCES parts one after the other to an open file; how many rows it has.
 
-    The kind of file is that of the path's ending. A part is a bucket of questions: answers of one prompt that lie in
-    several parts (pairs of several lines) are brought together within each part alone.
+    The kind of file is that of the path's ending. `kto` and `verl` bring the answers of one prompt together within each
+    part: where pairs of several lines share a prompt, they may lie in several.
 
     Raises:
         ConfigError: as `refuse_bad_export`.

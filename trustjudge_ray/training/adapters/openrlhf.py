@@ -1,0 +1,92 @@
+"""OpenRLHF: `--remote_rm_url` with the path of this file. Configured by the environment: TRUSTJUDGE_REWARD is a
+configuration's path or a reward service's address. (Without this file, `--remote_rm_url http://…/openrlhf` asks the
+service itself.)
+
+OpenRLHF hands over texts after the chat template. Those of ChatML, Llama 3 and Gemma are taken apart into messages; any
+other prompt is one turn of the user, marks included.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trustjudge_ray.training.adapters import RewardSource, missing_of, source, value_or
+from trustjudge_ray.training.reward_hygiene import hygiene
+from trustjudge_ray.training.rewards import RewardRequest
+
+TURNS: Final = {
+    "chatml": re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL),
+    "llama3": re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>", re.DOTALL),
+    "gemma": re.compile(r"<start_of_turn>(\w+)\n(.*?)<end_of_turn>", re.DOTALL),
+}
+"""Finished turns in templated texts: role and content."""
+ENDS: Final = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<pad>",
+)
+"""What may stand at the end of a completion and is none of it."""
+_ROLES: Final = {"model": "assistant"}
+
+
+def reward_func(
+    queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **ignored: Any
+) -> dict[str, Any]:
+    """Rewards as OpenRLHF takes them: tensors `rewards` and `scores` (the same), and `extra_logs` of `judged` and what
+    `hygiene` found in the batch, repeated for each sample.
+
+    Args:
+        queries: prompt and completion in one text.
+        labels: reference answers; None or blank for none.
+
+    Raises:
+        MissingRewardError: there is no reward, and `rewards.missing` says nothing to put in its place.
+    """
+    import torch
+
+    values, logs = rewards_of(source(), queries, prompts, labels)
+    rewards = torch.tensor(values, dtype=torch.float32)
+    extra = {name: torch.tensor(column, dtype=torch.float32) for name, column in logs.items()}
+    return {"rewards": rewards, "scores": rewards, "extra_logs": extra}
+
+
+def rewards_of(
+    given: RewardSource, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]
+) -> tuple[list[float], dict[str, list[float]]]:
+    """The rewards, and columns for the log; without torch."""
+    requests = [
+        RewardRequest(turns(prompt), completion(query, prompt), None if label is None else str(label))
+        for query, prompt, label in zip(queries, prompts, labels, strict=True)
+    ]
+    rewards = given.rewards(requests)
+    values = [value_or(reward, missing_of(given), "OpenRLHF") for reward in rewards]
+    figures = {name: [value] * len(values) for name, value in hygiene(requests, rewards).items()}
+    return values, figures | {"judged": [float(reward.value is not None) for reward in rewards]}
+
+
+def turns(prompt: str) -> tuple[dict[str, str], ...]:
+    """The messages of a templated prompt, or all of it as one turn of the user."""
+    for pattern in TURNS.values():
+        found = pattern.findall(prompt)
+        if found:
+            return tuple({"role": _ROLES.get(role, role), "content": text.strip()} for role, text in found)
+    return ({"role": "user", "content": prompt},)
+
+
+def completion(query: str, prompt: str) -> str:
+    """What follows the prompt in a query, without marks of its end.
+
+    A query that does not begin with its prompt is taken as the completion alone.
+    """
+    text = query[len(prompt) :] if query.startswith(prompt) else query
+    while True:
+        text = text.rstrip()
+        ending = next((end for end in ENDS if text.endswith(end)), None)
+        if ending is None:
+            return text.strip()
+        text = text.removesuffix(ending)

@@ -1,0 +1,168 @@
+"""Completions to judgments: which tasks a reward rests on, with the ids and seeds that the pipeline would give them.
+
+A conversation is a question and a completion is a response, each called by a hash of its content, so that the same
+completion is the same task whenever it comes. A response's model has the same name: the scripted judge's qualities are
+planted by `response_id`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from trustjudge_ray.config import PlanConfig
+from trustjudge_ray.identity import joined_hash
+from trustjudge_ray.judging.plan import Spec, plan, with_texts
+from trustjudge_ray.rewards_config import RewardConfig
+from trustjudge_ray.schema import RESPONSES, TASK_TEXTS, from_rows
+
+REFERENCE: Final = "reference"
+"""What the reference of a question is called among its responses, and as a model."""
+Key = tuple[str, str, str | None]
+"""A question, and the response or the pair of responses that was judged, the smaller id first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRequest:
+    """One completion to be rewarded.
+
+    Attributes:
+        messages: the conversation up to the completion: role and content of system, user and assistant turns.
+        reference: what `anchor` compares with, and what a protocol with {reference} shows.
+        group: which completions of one conversation belong together; None: all of one call.
+    """
+
+    messages: tuple[dict[str, str], ...]
+    completion: str
+    reference: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request's judgments are found: its mode, question and response, whether that is empty, and its group."""
+
+    mode: str
+    question: str
+    response: str
+    empty: bool
+    group: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What some requests rest on.
+
+    Attributes:
+        tasks: TASK_TEXTS, each task once.
+        places: of each request.
+        groups: of each group how often each response is in it, and the pairs of them that are judged.
+    """
+
+    tasks: pa.Table
+    places: tuple[Place, ...]
+    groups: tuple[tuple[Mapping[str, int], tuple[Key, ...]], ...]
+
+
+def question_id(request: RewardRequest) -> str:
+    """What a request's conversation is called: 32 hex digits over its messages and its reference."""
+    turns = [part for message in request.messages for part in (message["role"], message["content"])]
+    return joined_hash(*turns, REFERENCE, request.reference or "")
+
+
+def response_id(completion: str) -> str:
+    """What a completion is called, as a response and as a model: 32 hex digits over its text."""
+    return joined_hash(completion)
+
+
+def mode_of(request: RewardRequest, settings: RewardConfig) -> str:
+    """The mode in which a request is rewarded."""
+    return settings.mode or ("anchor" if _given(request.reference) else "score")
+
+
+def asked(requests: Sequence[RewardRequest], settings: RewardConfig, specs: Mapping[str, Spec]) -> Asked:
+    """What is asked about some requests; one plan for all scores, one for all anchors and one for each group.
+
+    Args:
+        specs: of the score and of the pair protocol, as `score` and `compare`.
+    """
+    named = [
+        Place(mode_of(r, settings), question_id(r), response_id(r.completion), not r.completion.strip())
+        for r in requests
+    ]
+    members: dict[tuple[str, str], list[int]] = {}
+    for i, (request, place) in enumerate(zip(requests, named, strict=True)):
+        if place.mode == "group":
+            members.setdefault((request.group or "", place.question), []).append(i)
+    tables = [TASK_TEXTS.empty_table()]
+    groups: list[tuple[Mapping[str, int], tuple[Key, ...]]] = []
+    for mode in ("score", "anchor"):
+        chosen = [i for i, place in enumerate(named) if place.mode == mode]
+        if mode == "anchor":
+            chosen = [i for i in chosen if _given(requests[i].reference)]
+        tables.append(_planned([requests[i] for i in chosen], mode, settings, specs))
+    for rows in members.values():
+        table = _planned([requests[i] for i in rows], "group", settings, specs)
+        counts: dict[str, int] = {}
+        for i in rows:
+            counts[named[i].response] = counts.get(named[i].response, 0) + 1
+            named[i] = replace(named[i], group=len(groups))
+        tables.append(table)
+        groups.append((counts, tuple(dict.fromkeys(keys_of(table)))))
+    return Asked(_each_once(pa.concat_tables(tables)), tuple(named), tuple(groups))
+
+
+def keys_of(judged: pa.Table) -> list[Key]:
+    """What each row of TASKS or JUDGMENTS is about."""
+    columns = (judged[name].to_pylist() for name in ("question_id", "response_a", "response_b"))
+    return list(zip(*columns, strict=True))
+
+
+def _planned(
+    requests: Sequence[RewardRequest], mode: str, settings: RewardConfig, specs: Mapping[str, Spec]
+) -> pa.Table:
+    """TASK_TEXTS of these requests in one mode."""
+    if not requests:
+        return TASK_TEXTS.empty_table()
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for request in requests:
+        question, answer = question_id(request), response_id(request.completion)
+        rows[question, answer] = _response(request, question, answer, request.completion)
+        if mode == "anchor":
+            rows[question, REFERENCE] = _response(request, question, REFERENCE, request.reference or "")
+    table = from_rows(list(rows.values()), RESPONSES)
+    spec = specs["score" if mode == "score" else "compare"]
+    return with_texts(plan(table, [spec], _design(mode, len(rows), settings), []), table)
+
+
+def _design(mode: str, responses: int, settings: RewardConfig) -> PlanConfig:
+    """How responses are paired. Rounds of matchings give each of an even number as many opponents as there are rounds;
+    of an odd number one sits out each round, and it takes a round more for each to have as many."""
+    shared: dict[str, Any] = {"orders": "both" if settings.both_orders else "one", "seed": settings.seed}
+    if mode == "anchor":
+        return PlanConfig(design="anchor", anchor=REFERENCE, **shared)
+    if mode == "group" and settings.opponents is not None and settings.opponents < responses - 1:
+        return PlanConfig(design="matching", rounds=settings.opponents + responses % 2, **shared)
+    return PlanConfig(**shared)
+
+
+def _response(request: RewardRequest, question: str, answer: str, text: str) -> dict[str, Any]:
+    return {
+        "question_id": question,
+        "messages": [{"role": m["role"], "content": m["content"]} for m in request.messages],
+        "reference": request.reference,
+        "response_id": answer,
+        "model": answer,
+        "replies": [text],
+    }
+
+
+def _each_once(tasks: pa.Table) -> pa.Table:
+    ids = tasks["task_id"].to_pylist()
+    first = {task: i for i, task in reversed(list(enumerate(ids)))}
+    return tasks if len(first) == len(ids) else tasks.take(sorted(first.values()))
+
+
+def _given(reference: str | None) -> bool:
+    return bool(reference and reference.strip())
