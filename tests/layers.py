@@ -50,7 +50,7 @@ EDGES |= {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.
 EDGES |= {"answering", "auditing", "experiments", "audit.item_reading"}
 EDGES |= {"audit.hf_attention", "audit.lora", "audit.lora_training", "audit.lora_vllm"}
 EDGES |= {"audit.attached"}
-EDGES |= {"comparing", "labelling", "commands", "retrying"}
+EDGES |= {"comparing", "labelling", "labelling_preferences", "commands", "retrying"}
 EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial"}
 EDGES |= {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.openai_http"}
 

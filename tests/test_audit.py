@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from trustjudge_ray import auditing, config, pipeline
 from trustjudge_ray.audit.item_files import own_items
 from trustjudge_ray.cli import cli
+from trustjudge_ray.judging.base import RunError
 
 pytestmark = pytest.mark.ray
 
@@ -119,6 +120,23 @@ def test_the_command_fails_where_the_gate_blocks_and_names_the_gate(folder, monk
     assert json.loads(fine.stdout.splitlines()[-1])["verdict"] == "BLOCK"
 
 
+def small(out, audit, further=""):
+    """An audit of few items by a judge whose configuration names this audit's card."""
+    script = json.dumps({"answering": 0.6} | PLANTED["perfect"])
+    judge = f"{{engine: scripted, audit: {out}, scripted: {script}}}"
+    return config.loads(f"out: {out}\njudge: {judge}\naudit: {{limit: 8, {audit}}}\n{further}")
+
+
+def test_a_judge_that_names_the_card_to_be_made_is_audited_and_a_failed_audit_leaves_no_older_card(tmp_path, folder):
+    first = auditing.audit(small(tmp_path, "oracle: shown_gold, probes: false"), lambda *_: None)
+    assert list(first.card["made"]["runs"]) == ["answers", "oracle", "verdicts"]
+    f1, shown = (figure(first.card, "generation", "accuracy", f"oracle={name}") for name in ("f1", "shown_gold"))
+    assert (f1["value"], f1["cases"]) == (shown["value"], shown["cases"])
+    with pytest.raises(RunError):
+        auditing.audit(small(tmp_path, "seed: 5", "run: {max_judgments: 3}"), lambda *_: None)
+    assert not [path.name for path in tmp_path.glob("audit.*")]
+
+
 @pytest.mark.parametrize(
     "section, message",
     [
@@ -132,3 +150,11 @@ def test_an_audit_that_cannot_be_meant_is_one_message(tmp_path, folder, section,
     given = config.loads(f"out: {tmp_path}/x\njudge: {{engine: scripted}}\n{section}")
     with pytest.raises(Exception, match=message):
         auditing.audit(given, lambda *_: None)
+
+
+def test_a_configuration_without_an_audit_section_is_not_asked_for_a_corpus(tmp_path):
+    two = "judges: [{engine: scripted}, {engine: scripted, name: scripted-b}]\n"
+    (tmp_path / "two.yaml").write_text(f"out: {tmp_path}/out\n{two}")
+    done = CliRunner().invoke(cli, ["audit", str(tmp_path / "two.yaml")])
+    assert "an audit is of one judge" in str(done.exception)
+    assert not (tmp_path / "out").exists()

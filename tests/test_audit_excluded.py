@@ -9,6 +9,7 @@ import pytest
 from planted_audits import COIN, PERFECT, Judge, audited, holds, number, tables
 
 from trustjudge_ray.audit.card import card
+from trustjudge_ray.audit.reads import shown_gold
 from trustjudge_ray.audit.verdicts import GENERATED, PAIRS, READS, AuditTableError, combined, conform, with_reasons
 from trustjudge_ray.audit_config import AuditConfig
 
@@ -210,3 +211,43 @@ def test_a_table_that_lacks_a_column_is_refused_by_name():
         conform(reads.drop("polarity"), READS, "READS")
     with pytest.raises(AuditTableError, match="READS"):
         conform(reads.with_columns(pl.lit("often").alias("repeat")), READS, "READS")
+
+
+def test_an_answer_of_nothing_is_no_verdict_that_the_judge_failed_to_give():
+    reads, pairs, generated = tables(PERFECT)
+    silent = ["i0001", "i0006"]
+    empty = (pl.col("candidate") == "own") & pl.col("item_id").is_in(silent)
+    nothing = {"status": pl.lit("empty_response"), "p_accept": None, "log_odds": None, "label_mass": None}
+    reads = reads.with_columns(
+        pl.when(~empty).then(name).otherwise(value).alias(name) for name, value in nothing.items()
+    )
+    found = card(reads, pairs, generated, [], SETTINGS)
+    assert number(found, "unreadable", "own").estimate.hits == 0
+    own = number(found, "coverage", "reading", "candidate=own")
+    assert (own.estimate.value, own.excluded_by) == (1, {"empty_response": 2})
+    assert number(found, "accept_rate", "own").excluded_by == {"empty_response": 2}
+    assert number(found, "readable_readings", "reading").estimate.value == 1
+    assert not [figure for figure in found.figures if figure.figure == "unreadable" and figure.set == "reading"]
+
+
+# ---- a judge that is shown the golds
+
+
+def test_the_verdict_of_an_oracle_needs_label_mass_and_an_answer_of_nothing_is_wrong_without_one():
+    rows = [
+        ("right", "ok", [-0.1, -3.0], 0.95),
+        ("wrong", "ok", [-3.0, -0.1], 0.95),
+        ("vague", "ok", [-3.0, -4.0], 0.07),
+        ("half", "ok", [-0.1, None], 0.9),
+        ("failed", "engine_error", None, None),
+        ("silent", "empty_response", None, None),
+    ]
+    kinds = {"status": pl.String, "label_logprobs": pl.List(pl.Float64), "label_mass": pl.Float64}
+    judged = pl.DataFrame(rows, {"question_id": pl.String} | kinds, orient="row").with_columns(
+        response_a=pl.lit("passage")
+    )
+    said = shown_gold(judged, 0.5)
+    assert dict(said.select("item_id", "shown_gold").iter_rows()) == {
+        "right": True, "wrong": False, "vague": None, "half": None, "failed": None, "silent": False,
+    }  # fmt: skip
+    assert said["condition"].unique().to_list() == ["passage"]

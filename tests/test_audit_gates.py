@@ -1,8 +1,10 @@
 """The gate: planted judges pass, are warned of or blocked, and an audit too small to tell says so."""
 
+import polars as pl
 import pytest
-from planted_audits import ALWAYS_YES, COIN, PERFECT, RANDOM, Judge, audited
+from planted_audits import ALWAYS_YES, COIN, PERFECT, RANDOM, Judge, audited, tables
 
+from trustjudge_ray.audit.card import card
 from trustjudge_ray.audit_config import AuditConfig, GateConfig, GatesConfig, audit_faults
 from trustjudge_ray.config import OmegaConf
 
@@ -84,6 +86,15 @@ def test_every_gate_says_value_interval_and_threshold_in_words():
             assert f"{number:.2f}" in gate.text
         assert f"{gate.warn:g}" in gate.text
         assert f"{gate.block:g}" in gate.text
+
+
+def test_a_gate_whose_verdicts_could_not_be_read_says_so_and_not_that_nobody_asked():
+    reads, pairs, generated = tables(COIN)
+    vague = pl.when(pl.col("condition") == "no_candidate").then(0.1).otherwise("label_mass").alias("label_mass")
+    for given, says in ((reads.with_columns(vague), "could be read (low_mass 48)"), (reads.clear(), "was not asked")):
+        (gate,) = [g for g in card(given, pairs, generated, [], AuditConfig()).gates if g.gate == "candidate_withheld"]
+        assert (gate.status, gate.value) == ("INCONCLUSIVE", None)
+        assert says in gate.text
 
 
 def test_thresholds_that_contradict_each_other_are_refused_by_name():

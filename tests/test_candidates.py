@@ -111,8 +111,19 @@ def test_a_sibling_is_of_the_golds_type_and_no_unanswerable_items_gold():
     ]
     assert negatives(who, passage, 1) == {"sibling": ["Eli Stone"]}
     assert set(negatives(item("t", "the miller", question="Who is that?"), passage, 1)) == {"distant"}
-    assert negatives(passage[1], [*passage, item("m", "12 miles")], 1)["sibling"] == ["12 miles"]
+    far = item("m", "12 miles", question="How far?")
+    assert negatives(passage[1], [*passage, far], 1)["sibling"] == ["12 miles"]
     assert negatives(passage[4], passage, 1) == {"sibling": ["40", "Cold Harbour", "Brand", "Eli Stone", "Ada Brand"]}
+
+
+def test_no_gold_of_another_passage_nor_of_the_same_question_is_a_sibling():
+    asked = item("q", "40", question="How many oars?")
+    again = item("r", "2 score", question="how many oars")
+    elsewhere = replace(item("s", "77", question="How many masts?"), context="another text under the same passage_id")
+    assert negatives(asked, [again, elsewhere], 1).keys() == {"perturbed"}
+    assert negatives(asked, [replace(elsewhere, context=asked.context)], 1)["sibling"] == ["77"]
+    named = replace(asked, golds=("Ada Brand",))
+    assert negatives(named, [again, elsewhere], 1) == {}
 
 
 def test_a_listed_wrong_answer_that_is_part_of_a_gold_or_right_is_not_used():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from trustjudge_ray import config
@@ -79,6 +81,26 @@ def test_a_secret_from_the_environment_is_used_and_never_kept(monkeypatch):
     assert loaded.config.storage_options["secret"] == "hunter2"
     assert "hunter2" not in loaded.unresolved_yaml
     assert "${oc.env:MY_SECRET}" in loaded.unresolved_yaml
+
+
+def test_a_run_inside_another_keeps_the_references_of_its_judge_and_not_what_they_stand_for(monkeypatch):
+    monkeypatch.setenv("TOKEN_OF_MINE", "hunter2")
+    engine = "{extra_headers: {Authorization: '${oc.env:TOKEN_OF_MINE}'}}"
+    text = SMALL + f"judges: [{{engine: scripted}}, {{model: a/b, audit: x, engine_args: {engine}}}]\n"
+    loaded = config.loads(text)
+    judge = replace(loaded.config.judges[1], audit=None)
+    inner = config.with_sections(loaded, judges=[], judge=judge, out="runs/inner")
+    assert "hunter2" not in inner.unresolved_yaml
+    assert "${oc.env:TOKEN_OF_MINE}" in inner.unresolved_yaml
+    again = config.loads(inner.unresolved_yaml).config
+    assert (again.all_judges, again.out) == ([judge], "runs/inner")
+
+
+def test_a_judge_that_the_text_does_not_name_is_written_out_whole():
+    loaded = config.loads(SMALL)
+    assert config.loads(config.with_sections(loaded, judge=loaded.config.all_judges[0]).unresolved_yaml)
+    other = replace(loaded.config.all_judges[0], engine="scripted", scripted={"noise": 0.5})
+    assert config.loads(config.with_sections(loaded, judge=other).unresolved_yaml).config.judge == other
 
 
 def test_evaluate_needs_no_secret_of_the_machine_that_judged():

@@ -288,3 +288,10 @@ def test_a_question_of_the_own_set_that_needs_one_sentence_has_its_answer_in_the
     for item in own_items():
         if item.answerable and item.hops == 1:
             assert "contains" in accepting(item, item.context), item.id
+
+
+@pytest.mark.parametrize("nothing", ["\u200b", "\u00ad \u2060", " "])
+def test_a_gold_that_cannot_be_seen_is_a_problem_of_its_item_and_not_the_end_of_the_audit(nothing):
+    problem = only(changed(golds=[nothing, "green"]))
+    assert problem.reason == "wrong_type"
+    assert "not blank" in problem.detail

@@ -311,15 +311,16 @@ def test_a_pair_that_a_budget_left_unjudged_is_in_the_side_table(tmp_path):
     assert (card["counts"]["kept"], card["counts"]["dropped"]) == (2, {"not_judged": 2})
 
 
-def test_pairs_written_bucket_by_bucket_are_those_of_one_go_and_cycles_cross_buckets(tmp_path):
+def test_pairs_written_part_by_part_are_those_of_one_go_and_cycles_cross_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(labelling_preferences, "_ROWS_AT_ONCE", 1)
     circle = [("x", "y"), ("y", "z"), ("z", "x")] * 4
     answers = [row for q, (c, r) in enumerate(circle) for row in pair(q, c, r, (("user", f"ask {q // 3}"),))]
     judgments = [row for q in range(len(circle)) for row in judged((0.9, 0.1, 0), (0.7, 0.1, 0.2), q)][:-2]
     folder = judged_folder(str(tmp_path), judgments, answers[:-2])
-    assert len(folder.buckets()) > 3, "the questions of a prompt are in one bucket"
     filters = {"no_cycle": True}
     labelling_preferences.write(folder, PreferencesConfig(filters=filters), AnalysisConfig())
     parts = [folder.read_table(n) for name in ("preferences", "preferences-dropped") for n in folder.names(name)]
+    assert len(parts) > 3, "the questions of a prompt are all in one part"
     written = {row["pair_id"]: row for row in pa.concat_tables(parts).to_pylist()}
     expected = {row["pair_id"]: row for row in made(judgments, answers[:-2], filters, Labeller("j", "compare", None))}
     assert written == expected

@@ -90,6 +90,13 @@ def test_label_log_probabilities_are_byte_stream_split(folder, tmp_path):
     assert "BYTE_STREAM_SPLIT" in split[0].encodings
 
 
+def test_a_protocol_of_an_earlier_start_is_not_taken_for_one_of_this_run(folder):
+    folder.write_protocols([score_protocol(), compare_protocol()])
+    folder.write_bytes("protocols/older.yaml", b"name: of another version\n")
+    folder.write_protocols([compare_protocol()])
+    assert list(folder.protocols()) == [compare_protocol().name]
+
+
 def test_what_an_interrupted_write_left_is_removed_and_nothing_else(folder, tmp_path):
     _, judged = some_judgments()
     [name] = folder.write_judgments(0, judged)

@@ -1,7 +1,8 @@
 """The audit of a judge, step by step: it answers, its answers are checked, it judges, and a card is made of that.
 
 Answers and verdicts are ordinary runs in folders of their own under `out` (`answers`, `verdicts`, and `oracle` where a
-judge is shown the golds), through the same engine, store and pipeline: started again, they go on where they stopped.
+judge is shown the golds), through the same engine, store and pipeline: started again, they go on where they stopped,
+and ask again where the judge failed (an endpoint that was down would otherwise cost coverage for ever).
 """
 
 import json
@@ -30,7 +31,7 @@ from trustjudge_ray.config import (
 )
 from trustjudge_ray.identity import seed_of
 from trustjudge_ray.judging import protocols
-from trustjudge_ray.judging.base import RunError
+from trustjudge_ray.judging.base import JUDGE_FAILURES, RunError
 from trustjudge_ray.judging.protocols import Protocol, ProtocolError
 from trustjudge_ray.manifest import git_commit, versions
 from trustjudge_ray.report import audit as page
@@ -82,7 +83,7 @@ def _audit(
 ) -> Audited:  # fmt: skip
     """`audit`, once its items are chosen and written and its folder is held."""
     settings, (judge, oracle) = loaded.config.audit or AuditConfig(), judges
-    parts = [_answers(loaded, judge, asked.answers, folder, notify)]
+    parts = [_answers(loaded, judge, settings, folder, notify)]
     found, named = parts[0].folder.judgments()[0], parts[0].protocols
     generated = reads.generated(found, named, items)
     shown = oracle or (judge if settings.oracle == qa.SHOWN_GOLD else None)
@@ -201,8 +202,8 @@ def _items(loaded: LoadedConfig, settings: AuditConfig, notify: Notify) -> tuple
 
 
 def limited(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:
-    """At most so many items: passages in an order drawn by `seed`, whole but for the last, so that items have the others
-    of their passage."""
+    """At most so many items: passages in an order drawn by `seed`, whole but for the last, so that most items have the
+    others of their passage."""
     if limit is None or len(items) <= limit:
         return list(items)
     drawn = {item.passage_id: seed_of("audit", str(seed), item.passage_id) for item in items}
@@ -261,7 +262,7 @@ def _run(
     }  # fmt: skip
     given = with_sections(loaded, **sections)
     notify(f"{name}:", None)
-    judged = runs.judge(given, notify)
+    judged = runs.judge(given, notify, again=frozenset(JUDGE_FAILURES))
     if judged.stopped:
         raise RunError(f"{out}: {judged.stopped}")
     folder = runs.folder_of(given)
@@ -269,11 +270,10 @@ def _run(
 
 
 def _answers(
-    loaded: LoadedConfig, judge: JudgeConfig, asked: Sequence[Protocol], folder: RunFolder, notify: Notify
+    loaded: LoadedConfig, judge: JudgeConfig, settings: AuditConfig, folder: RunFolder, notify: Notify
 ) -> _Part:
     corpus = CorpusConfig(paths=[f"{folder.path}/items.jsonl"], format="questions")
-    names = (loaded.config.audit or AuditConfig()).answer_protocols
-    return _run(loaded, "answers", judge, names, corpus, PlanConfig(), notify)
+    return _run(loaded, "answers", judge, settings.answer_protocols, corpus, PlanConfig(), notify)
 
 
 def _verdicts(

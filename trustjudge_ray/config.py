@@ -17,6 +17,9 @@ from trustjudge_ray import config_values
 from trustjudge_ray.analysis_config import AnalysisConfig as AnalysisConfig
 from trustjudge_ray.audit_config import AuditConfig as AuditConfig
 from trustjudge_ray.config_values import ConfigError as ConfigError
+from trustjudge_ray.nightly_config import CompareConfig as CompareConfig
+from trustjudge_ray.nightly_config import NightlyConfig as NightlyConfig
+from trustjudge_ray.preferences_config import PreferencesConfig as PreferencesConfig
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 """The model behind `judge.model: embedded`."""
@@ -179,32 +182,6 @@ class ClusterConfig:
 
 
 @dataclass
-class CompareConfig:
-    """What `compare` and `jobs/nightly.py` make of a difference between two runs."""
-
-    smallest: float = 0.02
-    """The smallest difference that matters, as a share of the measure's range: of a 1–5 score 0.08 points, of a win
-    rate or a ratio 2 percentage points. A comparison that could not have shown it is called underpowered."""
-    fail_on: list[str] = field(default_factory=list)
-    """What makes the exit status 1: `regressed` (a model, or all together), `regressed_by_smallest` (by at least
-    `smallest`), `underpowered`, `inconsistent` (a conflict or non-transitivity ratio rose), `missing` (models or
-    questions that one run lacks), `judge_changed`. Empty: never."""
-    bootstrap: int = 500
-    """Resamples of the questions, for ranks."""
-
-
-@dataclass
-class NightlyConfig:
-    """What `jobs/nightly.py` compares tonight's run with."""
-
-    against: str | None = None
-    """A run folder; or the folder that the nights lie in, of which the newest complete one other than tonight's is
-    taken. By default the folder that `out` lies in."""
-    require: bool = False
-    """Whether a first night, with nothing to compare with, fails."""
-
-
-@dataclass
 class Config:
     """A run."""
 
@@ -226,6 +203,7 @@ class Config:
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
     nightly: NightlyConfig = field(default_factory=NightlyConfig)
+    preferences: PreferencesConfig = field(default_factory=PreferencesConfig)
     audit: AuditConfig | None = None
     """Of `trustjudge audit`; a configuration with it needs no corpus."""
 
@@ -293,9 +271,10 @@ def with_sections(loaded: LoadedConfig, **sections: Any) -> LoadedConfig:
     """
     written = OmegaConf.to_container(OmegaConf.create(loaded.unresolved_yaml), resolve=False)
     kept = {str(key): value for key, value in written.items()} if isinstance(written, dict) else {}
+    before = dict(kept)
     for key, value in sections.items():
         if isinstance(value, JudgeConfig):
-            kept[key] = _judge_text(value, loaded.config, kept)
+            kept[key] = _judge_text(value, loaded.config, before)
         else:
             kept[key] = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
     shown = config_values.without_secrets({key: value for key, value in kept.items() if value not in (None, [])})
@@ -316,22 +295,23 @@ def _judge_text(judge: JudgeConfig, config: Config, written: dict[str, Any]) -> 
     return new
 
 
-def load_analysis(text: str, source: str, overrides: list[str]) -> AnalysisConfig:
-    """Only the `analysis` section of a configuration text: the rest may refer to another machine's environment."""
+def load_sections(text: str, source: str, names: tuple[str, ...], overrides: list[str]) -> Config:
+    """Only these sections of a configuration text, the others as by default: they may refer to another environment."""
     written = OmegaConf.create(text)
-    section = written.get("analysis") if isinstance(written, DictConfig) else None
-    kept = OmegaConf.create({"analysis": section or {}, "corpus": {"paths": ["-"]}})
-    return loads(OmegaConf.to_yaml(kept, resolve=False), source, overrides).config.analysis
+    sections = {name: written.get(name) or {} for name in names} if isinstance(written, DictConfig) else {}
+    kept = OmegaConf.create(sections | {"corpus": {"paths": ["-"]}})
+    return loads(OmegaConf.to_yaml(kept, resolve=False), source, overrides).config
+
+
+def load_analysis(text: str, source: str, overrides: list[str]) -> AnalysisConfig:
+    """Only the `analysis` section of a configuration text."""
+    return load_sections(text, source, ("analysis",), overrides).analysis
 
 
 def load_compare(text: str, source: str, overrides: list[str]) -> tuple[AnalysisConfig, CompareConfig]:
     """Only the `analysis` and `compare` sections of a configuration text."""
-    written = OmegaConf.create(text)
-    names = ("analysis", "compare")
-    sections = {name: written.get(name) or {} for name in names} if isinstance(written, DictConfig) else {}
-    kept = OmegaConf.create(sections | {"corpus": {"paths": ["-"]}})
-    loaded = loads(OmegaConf.to_yaml(kept, resolve=False), source, overrides).config
-    return loaded.analysis, loaded.compare
+    config = load_sections(text, source, ("analysis", "compare"), overrides)
+    return config.analysis, config.compare
 
 
 def load_judges(text: str, source: str) -> list[JudgeConfig]:

@@ -18,7 +18,10 @@ class ConfigError(ValueError):
 
 
 _CHOICES = {
-    "corpus.format": ("flat", "trustjudge", "questions"),
+    "corpus.format": (
+        *("flat", "trustjudge", "questions", "trl", "trl-conversational", "ultrafeedback", "ultrafeedback-binarized"),
+        *("hh-rlhf", "prompt-responses"),
+    ),
     "judge.engine": ("vllm", "openai_api", "scripted"),
     "judge.route": ("chat", "completions"),
     "judge.distribution": ("logprobs", "sampled"),

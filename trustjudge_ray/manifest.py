@@ -51,11 +51,13 @@ def forget(folder: RunFolder) -> None:
         "agreement.json",
         "agreement.md",
     )
-    written += ("ablation.csv", "ablation.txt", "analysis.json", "judges.csv", "audits.json")
+    written += ("ablation.csv", "ablation.txt", "analysis.json", "judges.csv", "audits.json", "data_card.json")
+    written += ("preferences.html",)
     for name in ("manifest.json", "metrics.json", "warnings.json", *computed, *written):
         if folder.exists(name):
             folder.remove(name)
-    folder.remove("figures")
+    for name in ("figures", "preferences", "preferences-dropped"):
+        folder.remove(name)
     folder.remove("protocols")
 
 

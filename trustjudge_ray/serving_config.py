@@ -54,10 +54,6 @@ class ServingConfig:
     serve: ServeConfig = field(default_factory=ServeConfig)
 
 
-OWN_SECTIONS = {"rewards": RewardConfig, "serve": ServeConfig}
-"""What `trustjudge_ray.config` knows nothing of."""
-
-
 def load(path: str | Path, overrides: list[str] | None = None) -> ServingConfig:
     """Read a configuration file and apply `key=value` overrides.
 
@@ -90,10 +86,11 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
     shared = {key: tree[key] for key in ("judge", "cluster") if tree.get(key) is not None}
     judging = OmegaConf.create({"corpus": {"paths": ["-"]}} | shared)
     read = config.loads(OmegaConf.to_yaml(judging, resolve=False), source).config
-    own = {key: _section(tree.get(key), key, cls, source) for key, cls in OWN_SECTIONS.items()}
-    for wrong in [*_faults(own["serve"]), *reward_faults(own["rewards"])]:
+    rewards: RewardConfig = _section(tree.get("rewards"), "rewards", RewardConfig, source)
+    serve: ServeConfig = _section(tree.get("serve"), "serve", ServeConfig, source)
+    for wrong in [*_faults(serve), *reward_faults(rewards)]:
         raise ConfigError(f"{source}: {wrong}")
-    return ServingConfig(read.all_judges[0], read.cluster, **own)
+    return ServingConfig(read.all_judges[0], read.cluster, rewards, serve)
 
 
 def is_loopback(host: str) -> bool:

@@ -18,7 +18,7 @@ from trustjudge_ray.audit.response_bias import (
     own_figures,
     own_verdicts,
 )
-from trustjudge_ray.audit.verdicts import GENERATED, PAIRS, READS, combined, conform, items_of, with_reasons
+from trustjudge_ray.audit.verdicts import GENERATED, PAIRS, READS, combined, conform, items_of, unasked, with_reasons
 from trustjudge_ray.audit_config import ORACLES, AuditConfig
 
 READING: Final = "reading"
@@ -145,19 +145,19 @@ def reading_figures(reads: pl.DataFrame, items: pl.DataFrame, size: int) -> Iter
     `coverage`: share of the verdicts on JUDGED, passage and answer shown, that can be read, also by candidate;
     `unreadable` the share that cannot for each reason (`reason=low_mass`); `readable_readings`, share of single
     readings, of all conditions and repetitions, also by protocol; `label_mass`, the mean probability of the labels in
-    readings with status ok, also by protocol.
+    readings with status ok, also by protocol. An answer of nothing is put to no judge and counts in none.
     """
     full = reads.filter(pl.col("condition") == "full", pl.col("candidate").is_in(JUDGED))
     at = items.select("item_id", "cluster")
-    verdicts = combined(full).join(at, on="item_id").with_columns(pl.lit(None, pl.String).alias("out"))
+    verdicts = combined(full).join(at, on="item_id").with_columns(unasked().alias("out"))
     read = pl.col("reason").is_null()
     yield Cases(verdicts, size).share("coverage", READING, None, read)
     for group, frame in by_value(verdicts, "candidate"):
         yield Cases(frame, size).share("coverage", READING, group, read)
-    for reason in counts_of(verdicts["reason"]):
+    for reason in counts_of(verdicts.filter(pl.col("out").is_null())["reason"]):
         because = (pl.col("reason") == reason).fill_null(False)
         yield Cases(verdicts, size).share("unreadable", READING, f"reason={reason}", because)
-    rows = reads.join(at, on="item_id").with_columns(pl.lit(None, pl.String).alias("out"))
+    rows = reads.join(at, on="item_id").with_columns(unasked().alias("out"))
     failed = pl.when(pl.col("status").ne_missing("ok")).then(pl.col("status").fill_null("no_status"))
     unknown = pl.when(pl.col("label_mass").is_null() | pl.col("label_mass").is_nan()).then(pl.lit("no_probability"))
     weighed = rows.with_columns(pl.coalesce(failed, unknown).alias("out"))

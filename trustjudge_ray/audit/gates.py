@@ -125,7 +125,7 @@ def _gate(name: str, held: _Held, figure: Figure, limit: GateConfig, min_wrong: 
     else:
         status, why = (WARN, f": signs that {held.means}") if worse else (PASS, "")
     asked, beyond = ("at least", "below") if sign > 0 else ("at most", "over")
-    shown = "not measured" if math.isnan(value) else f"{value:.2f} (95 % {_range(low, high)})"
+    shown = "no value" if math.isnan(value) else f"{value:.2f} (95 % {_range(low, high)})"
     text = f"{held.what}: {shown}; wanted {asked} {limit.warn:g}, and surely not {beyond} {limit.block:g}{why}"
     return Gate(name, status, finite(value), finite(low), finite(high), limit.warn, limit.block, text)
 
@@ -151,7 +151,8 @@ def _too_few(figure: Figure, min_wrong: int) -> str:
     if figure.caution in kinds:
         return f"fewer than {min_wrong} {kinds[figure.caution]} could be judged"
     if not figure.estimate.cases:
-        return "it was not measured; a gate that is null asks for nothing"
+        left_out = ", ".join(f"{reason} {n}" for reason, n in figure.excluded_by.items())
+        return f"nothing of it could be read ({left_out})" if left_out else "it was not asked; null takes a gate away"
     if math.isnan(figure.estimate.low):
         return "all cases are of one passage, so there is no interval"
     if figure.estimate.cases < min_wrong:

@@ -13,7 +13,7 @@ import polars as pl
 from trustjudge_ray.audit.auc import auc
 from trustjudge_ray.audit.estimates import change, difference, half_sum, linear, mean, share
 from trustjudge_ray.audit.figures import FEW_RIGHT, FEW_WRONG, Cases, Figure, by_value, grouped, make
-from trustjudge_ray.audit.verdicts import combined
+from trustjudge_ray.audit.verdicts import combined, unasked
 
 OWN, CONTROLLED, GENERATION = "own", "controlled", "generation"
 _RIGHT, _WRONG = pl.col("truth"), ~pl.col("truth")
@@ -52,8 +52,8 @@ def own_verdicts(full: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
     """A row per item: the verdict on the model's own answer, and `out`: why it cannot be read, `no_candidate` where
     there is none, or `no_truth`."""
     found = items.join(combined(full.filter(pl.col("candidate") == OWN)), on="item_id", how="left")
-    found = found.with_columns(pl.col("candidate").is_not_null().alias("asked"))
-    lacking = pl.when(~pl.col("asked")).then(pl.lit("no_candidate"))
+    found = found.with_columns((pl.col("candidate").is_not_null() & unasked().is_null()).alias("asked"))
+    lacking = pl.when(pl.col("candidate").is_null()).then(pl.lit("no_candidate"))
     unknown = pl.when(pl.col("truth").is_null()).then(pl.lit("no_truth"))
     return found.with_columns(pl.coalesce("reason", lacking, unknown).alias("out"))
 

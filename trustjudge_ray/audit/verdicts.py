@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import polars as pl
 
+from trustjudge_ray.judging.base import CORPUS_FAILURES
+
 READS: Final[dict[str, Any]] = {
     "item_id": pl.String,
     "passage_id": pl.String,
@@ -123,6 +125,12 @@ def why_unreadable(probabilities: Sequence[str], min_mass: float) -> pl.Expr:
         .then(pl.lit("low_mass"))
         .otherwise(pl.lit(None, pl.String))
     )
+
+
+def unasked() -> pl.Expr:
+    """`reason` where it says that the answer was put to no judge (an answer of nothing), else null: that is no failure
+    to give a verdict."""
+    return pl.when(pl.col("reason").is_in(CORPUS_FAILURES)).then(pl.col("reason"))
 
 
 def decision(p: pl.Expr) -> pl.Expr:

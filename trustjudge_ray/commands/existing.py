@@ -1,4 +1,4 @@
-"""Commands about a run that is there: evaluate, report, show, retry; and import, which makes one."""
+"""Commands about a run that is there: evaluate, report, show, retry, export; and import, which makes one."""
 
 from typing import TYPE_CHECKING
 
@@ -213,3 +213,28 @@ def _import_files(kind: str, given: list[str]) -> list[str]:
             )
         found += there or [path]
     return found
+
+
+@click.command()
+@RUN
+@click.argument("form", metavar="FORMAT")
+@click.argument("path", metavar="OUT")
+@OVERRIDES
+@JSON
+def export(run_path: str, form: str, path: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Write the preference pairs of a run as a file for a trainer, Parquet or JSON Lines by its ending.
+
+    FORMAT: trl, trl-conversational, trl-reward (with margins), kto or verl. OUT is a local path or s3://.
+
+    \b
+    trustjudge export runs/pairs trl-conversational pairs.parquet
+    trustjudge export runs/pairs kto kto.jsonl preferences.filters.min_margin=0.3
+    """
+    from trustjudge_ray import labelling_preferences, runs
+    from trustjudge_ray.config import load_sections
+
+    opened = existing_folder(run_path, overrides)
+    text = opened.read_bytes("config.yaml").decode("utf-8")
+    given = load_sections(text, f"{opened.path}/config.yaml", ("analysis", "preferences"), list(overrides))
+    done = labelling_preferences.export(opened, form, path, given.preferences, given.analysis)
+    click.echo(runs.as_json_line(done) if as_json else f"{done['path']}: {done['rows']} rows of {done['pairs']} pairs")

@@ -1,4 +1,4 @@
-"""Commands that start from a configuration: run, judge, answer, audit, validate, doctor, plan."""
+"""Commands that start from a configuration: run, judge, answer, audit, preferences, validate, doctor, plan."""
 
 import contextlib
 import sys
@@ -14,6 +14,7 @@ from trustjudge_ray.commands.options import CONFIG, JSON, LIMIT, OVERRIDES, load
 if TYPE_CHECKING:
     from trustjudge_ray.answering import Answered
     from trustjudge_ray.auditing import Audited
+    from trustjudge_ray.labelling_preferences import Labelled
     from trustjudge_ray.runs import Judged, Notify
 
 T = TypeVar("T")
@@ -118,6 +119,36 @@ def audit(config_path: str, overrides: tuple[str, ...], limit: int | None, as_js
         click.echo(f"error: {reason}", err=True)
     if audited.failed:
         sys.exit(1)
+
+
+@click.command()
+@CONFIG
+@OVERRIDES
+@LIMIT
+@JSON
+def preferences(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """Label preference pairs in both orders; run again, it continues where it stopped.
+
+    Writes OUT/preferences (the pairs that are kept), OUT/preferences-dropped (the others, each with its reason) and
+    OUT/preferences.html. `trustjudge export` makes files for trainers of them.
+
+    \b
+    trustjudge preferences configs/preferences.yaml
+    trustjudge preferences my.yaml preferences.filters.min_margin=0.3
+    """
+    loaded = load(config_path, overrides, limit)
+
+    def work(notify: "Notify") -> "Labelled":
+        from trustjudge_ray import labelling_preferences
+
+        return labelling_preferences.label(loaded, loaded.config.preferences, notify)
+
+    labelled = with_ray(work)
+    kept, dropped = labelled.card["counts"]["kept"], labelled.card["counts"]["dropped"]
+    reasons = ", ".join(f"{reason} {n}" for reason, n in dropped.items())
+    click.echo(f"{kept} pairs kept, {sum(dropped.values())} dropped{f' ({reasons})' if reasons else ''}", err=as_json)
+    click.echo(f"card: {loaded.config.out.rstrip('/')}/preferences.html", err=as_json)
+    finish(labelled.judged, as_json, card=labelled.card)
 
 
 @click.command()

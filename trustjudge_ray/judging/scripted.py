@@ -44,8 +44,8 @@ class Script:
         answering: the share of questions that it answers right, with the first line of the reference; without the
             passage that a question is about it answers none right.
         verifying: the share of answers about which it is right when it verifies them; an answer is right if it is a
-            line of the reference. Drawn for each answer, the same whatever it is asked. Without the passage it
-            is right about half of them.
+            line of the reference. Drawn for each answer, the same whatever it is asked. Shown neither the passage nor
+            the reference it is right about half of them.
         acceptance: the weight with which it accepts whatever it reads when it verifies, 0 to 1.
         seconds_per_batch: how long a batch takes.
         poison: a text; a batch in which an answer or a question contains it ends the engine.
@@ -175,7 +175,8 @@ class ScriptedJudge:
     def _verify(self, task: dict[str, Any], protocol: Protocol) -> list[float]:
         """Accept, reject."""
         right = _plain(" ".join(task["replies_a"])) in map(_plain, _lines(task["reference"]))
-        skill = self._script.verifying if "context" in protocol.slots else 0.5
+        sees = {"context", "reference"}.intersection(protocol.slots)
+        skill = self._script.verifying if sees else 0.5
         seen = right if _share("verifying", task["question_id"], task["response_a"]) < skill else not right
         accepts = (1 - self._script.acceptance) * (_SURE if seen else 1 - _SURE) + self._script.acceptance
         return [math.log(p) if p > 0 else -math.inf for p in (accepts, 1 - accepts)]

@@ -176,8 +176,9 @@ class _Rule:
         for key, task in zip(keys_of(judgments), judgments["task_id"].to_pylist(), strict=True):
             self._ids.setdefault(key, []).append(task)
         frame = pl.DataFrame(judgments)
-        self._scores = _scores(frame, protocols, settings)
-        self._pairs = read_pairs(frame, settings.both_orders, settings.dead_zone)
+        kinds = frame["kind"].unique()
+        self._scores = _scores(frame, protocols, settings) if "score" in kinds else {}
+        self._pairs = read_pairs(frame, settings.both_orders, settings.dead_zone) if "compare" in kinds else {}
 
     def rewards(self, fresh: set[str]) -> list[Reward]:
         """The rewards, with the tasks in `fresh` counted where they are first needed."""

@@ -1,10 +1,10 @@
 """What the reward service says over HTTP: its routes, what a body may hold, and how each refusal looks.
 
-| route | body | answer |
-|---|---|---|
-| `POST /v1/reward` | `{"requests": [{messages, completion, reference?, group?}], "deadline"?: seconds}` | `{"rewards": …}` |
-| `POST /openrlhf` | `{"query": [text], "prompts": [text], "labels"?: [text or null]}` | `{"rewards": […], "scores": […]}` |
-| `GET /healthz` | | 200 when a judge is loaded, else 503 |
+- `POST /v1/reward`: `{"requests": [{messages, completion, reference?, group?}], "deadline"?: seconds}` gives
+  `{"rewards": [{value, status, calls, details}]}`, in order.
+- `POST /openrlhf`: `{"query": [text], "prompts": [text], "labels"?: [text or null]}` gives
+  `{"rewards": [number], "scores": [number]}`, the same numbers twice.
+- `GET /healthz`: 200 when a judge is loaded, else 503.
 
 A refusal is `{"error": {"code", "message", "field"?}}`: 400 not JSON, 401 token, 404, 405, 408 (the body came too
 slowly), 413 too large, 422 a field, 429 full, 500 the judge raised, 502 a judgment failed (where the client knows no
@@ -27,14 +27,18 @@ from trustjudge_ray.corpus.values import ROLES
 from trustjudge_ray.identity import joined_hash
 from trustjudge_ray.rewards_config import RewardConfig
 from trustjudge_ray.serving_config import ServeConfig
+from trustjudge_ray.training.adapters import openrlhf
 from trustjudge_ray.training.reward_tasks import RewardRequest, mode_of, question_id
 from trustjudge_ray.training.rewards import Reward
-from trustjudge_ray.training.service_queue import Expired, QueueFull, Stopping, Unit
+from trustjudge_ray.training.service_queue import Expired, QueueFull, RewardQueue, Stopping, Unit
 
 Ask = Callable[[Sequence[RewardRequest], float], Awaitable[list[Reward]]]
 """Rewards for requests, in order, until a time of the event loop."""
 Note = Callable[[str, int, float], None]
 """Is told of each answer: its route, its status and how many seconds it took."""
+_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+_LONGEST_MARK = 32
+"""Characters that may stand before the prompt in a query of OpenRLHF: a mark of the text's beginning."""
 _SOON = 5
 """Seconds after which a client may come again while an engine starts."""
 
@@ -210,8 +214,8 @@ def openrlhf_requests(body: dict[str, Any], most: int) -> list[RewardRequest]:
     is in the body is left alone.
 
     Raises:
-        Refused: 422, with the field. A query that does not begin with its prompt is refused, for where its completion
-            begins would be a guess.
+        Refused: 422, with the field. A query that does not begin with its prompt (after a mark of the beginning) is
+            refused, for where its completion begins would be a guess.
     """
     queries, prompts = _list(body, "query", most), _list(body, "prompts", most)
     labels = [None] * len(queries) if body.get("labels") is None else _list(body, "labels", most)
@@ -221,11 +225,22 @@ def openrlhf_requests(body: dict[str, Any], most: int) -> list[RewardRequest]:
     found = []
     for i, (query, prompt, label) in enumerate(zip(queries, prompts, labels, strict=True)):
         query, prompt = _text(query, f"query[{i}]"), _text(prompt, f"prompts[{i}]")
-        if not query.startswith(prompt):
+        start = query.find(prompt, 0, len(prompt) + _LONGEST_MARK)
+        if start < 0:
             _refuse(f"query[{i}]", f"does not begin with prompts[{i}], so that its completion is not known")
         reference = None if label is None else _text(label, f"labels[{i}]") or None
-        found.append(RewardRequest(({"role": "user", "content": prompt},), query[len(prompt) :], reference))
+        found.append(RewardRequest(openrlhf.turns(prompt), openrlhf.completion(query[start:], prompt), reference))
     return found
+
+
+async def rewarded(
+    queue: RewardQueue[RewardRequest, Reward], requests: Sequence[RewardRequest], rewards: RewardConfig, until: float
+) -> list[Reward]:
+    """The rewards of one body's requests, in order, from a queue. Raises what `RewardQueue.ask` does."""
+    made = units(requests, rewards)
+    answers = iter(await queue.ask([unit for unit, _ in made], until))
+    placed = {place: next(answers) for _, places in made for place in places}
+    return [placed[i] for i in range(len(requests))]
 
 
 def units(requests: Sequence[RewardRequest], rewards: RewardConfig) -> list[tuple[Unit[RewardRequest], list[int]]]:
@@ -334,15 +349,7 @@ def _refuse(field: str, wrong: str) -> NoReturn:
 
 def _kind(value: Any) -> str:
     """What a JSON value is, in words; never the value itself, which may be long or secret."""
-    kinds = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return kinds.get(type(value), "nothing")
+    return _KINDS.get(type(value), "nothing")
 
 
 def _told(reward: Reward) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from trustjudge_ray.config import judge_name
 from trustjudge_ray.config_values import ConfigError
 from trustjudge_ray.judging import engines, protocols
 from trustjudge_ray.rewards_config import RewardConfig
+from trustjudge_ray.training.reward_tasks import question_id
 from trustjudge_ray.training.rewards import Reward, RewardRequest, TrustJudgeReward
 
 WHERE: Final = "TRUSTJUDGE_REWARD"
@@ -106,14 +107,17 @@ def reward_protocols(settings: RewardConfig) -> tuple[RewardConfig, dict[str, pr
 
 
 class RewardClient:
-    """Rewards from the service over HTTP: POST /v1/reward. A service that is full (429, 503) is asked again later."""
+    """Rewards from the service over HTTP: POST /v1/reward, at most `most` completions at once, or a group that has more.
+    A service that is full (429, 503) is asked again later."""
 
-    def __init__(self, url: str, token: str | None = None, timeout: float = 600.0, tries: int = 8) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, timeout: float = 600.0, tries: int = 8, most: int = 512
+    ) -> None:
         base = url.rstrip("/")
         self._url = base if base.endswith("/v1/reward") else f"{base}/v1/reward"
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {token}"} if token else {}
-        self._timeout, self._tries = timeout, tries
+        self._timeout, self._tries, self._most = timeout, tries, most
         self._pause = threading.Event()
 
     def rewards(self, requests: Sequence[RewardRequest]) -> list[Reward]:
@@ -122,8 +126,12 @@ class RewardClient:
         Raises:
             RewardServiceError: no answer, a refusal, or an answer that is none.
         """
-        if not requests:
-            return []
+        found: dict[int, Reward] = {}
+        for rows in _posts(requests, self._most):
+            found |= zip(rows, self._posted([requests[i] for i in rows]), strict=True)
+        return [found[i] for i in range(len(requests))]
+
+    def _posted(self, requests: Sequence[RewardRequest]) -> list[Reward]:
         body = json.dumps({"requests": [_without_nulls(asdict(request)) for request in requests]})
         answer = self._asked(body.encode("utf-8"))
         try:
@@ -190,6 +198,19 @@ def plain_text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     return "\n".join(str(block["text"]) for block in content if block.get("type", "text") == "text")
+
+
+def _posts(requests: Sequence[RewardRequest], most: int) -> list[list[int]]:
+    """Which requests are sent together: those of a group always, and at most so many where groups allow it."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, request in enumerate(requests):
+        groups.setdefault((request.group or "", question_id(request)), []).append(i)
+    posts: list[list[int]] = []
+    for rows in groups.values():
+        if not posts or len(posts[-1]) + len(rows) > most:
+            posts.append([])
+        posts[-1] += rows
+    return posts
 
 
 def _seconds(retry_after: str | None, attempt: int) -> float:

@@ -1,0 +1,319 @@
+"""Rewards as the trainers call for them, and over HTTP as the contract of the service has it."""
+
+import asyncio
+import importlib.util
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trustjudge_ray.config import ConfigError
+from trustjudge_ray.training import adapters
+from trustjudge_ray.training.adapters import openrlhf, verl
+from trustjudge_ray.training.adapters.trl import AsyncTrlReward, TrlReward, said
+from trustjudge_ray.training.reward_tasks import response_id
+from trustjudge_ray.training.rewards import RewardError, RewardRequest
+
+TEXTS = ["worst", "middle", "best", ""]
+CONFIG = f"""
+judge:
+  engine: scripted
+  scripted:
+    quality: {{{response_id("worst")}: 0.2, {response_id("middle")}: 0.5, {response_id("best")}: 0.8, reference: 0.5}}
+    position_bias: 0.4
+"""
+
+
+def turn(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "rewards.yaml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def with_rewards(config: str, settings: str) -> str:
+    path = Path(config).with_name(f"{abs(hash(settings))}.yaml")
+    path.write_text(CONFIG + f"rewards: {settings}\n")
+    return str(path)
+
+
+def values_of(config: str, requests: list[RewardRequest]) -> list[float | None]:
+    return [reward.value for reward in adapters.from_config(config).rewards(requests)]
+
+
+def test_trl_gets_a_number_or_none_for_each_completion_and_its_log_the_figures_of_the_batch(config):
+    noted: dict[str, Any] = {}
+    found = TrlReward(config)(
+        prompts=["Why?"] * 4,
+        completions=TEXTS,
+        completion_ids=[[1]] * 4,
+        trainer_state=None,
+        log_metric=noted.__setitem__,
+        log_extra=noted.__setitem__,
+    )
+    assert found == values_of(config, [RewardRequest((turn("user", "Why?"),), text) for text in TEXTS])
+    assert found[0] < found[1] < found[2]
+    assert found[3] is None
+    assert noted["trustjudge/missing"] == 0.25
+    assert noted["trustjudge_status"] == ["ok", "ok", "ok", "empty_response"]
+
+
+def test_trl_rewards_are_the_same_awaited_and_conversational(config):
+    plain = TrlReward(config)(["Why?"] * 4, TEXTS)
+    talked = [[turn("assistant", text)] for text in TEXTS]
+    asked = [[turn("user", [{"type": "text", "text": "Why?"}, {"type": "image"}])]] * 4
+    assert TrlReward(config)(asked, talked) == plain
+    assert asyncio.run(AsyncTrlReward(config)(prompts=asked, completions=talked)) == plain
+
+
+def test_a_conversational_completion_is_what_the_assistant_said():
+    turns = [turn("assistant", "One."), turn("tool", "42"), turn("assistant", None), turn("assistant", "Two.")]
+    assert said(turns) == "One.\n\nTwo."
+
+
+def test_trl_finds_groups_by_equal_prompts_wherever_they_stand_in_the_batch(config):
+    grouped = TrlReward(with_rewards(config, "{mode: group}"))
+    mixed = grouped(["one", "two", "one", "two", "three"], ["worst", "best", "best", "middle", "best"])
+    assert mixed[4] is None
+    assert mixed[:4] == [
+        *(grouped(["one"] * 2, ["worst", "best"])[:1] + grouped(["two"] * 2, ["best", "middle"])[:1]),
+        *(grouped(["one"] * 2, ["worst", "best"])[1:] + grouped(["two"] * 2, ["best", "middle"])[1:]),
+    ]
+
+
+def test_trl_takes_references_from_the_column_that_is_named(config):
+    anchored = TrlReward(config)(["Why?"], ["middle"], reference=["so"])
+    assert anchored == pytest.approx([0.5])
+    assert TrlReward(config, reference="solution")(["Why?"], ["middle"], solution=["so"]) == anchored
+    assert TrlReward(config, reference=None)(["Why?"], ["middle"], reference=["so"]) == TrlReward(config)(
+        ["Why?"], ["middle"]
+    )
+
+
+def test_a_trl_reward_can_be_sent_to_another_process_before_it_is_used(config):
+    sent = pickle.loads(pickle.dumps(TrlReward(config, name="judge")))
+    assert sent.__name__ == "judge"
+    assert sent(["Why?"], ["best"]) == TrlReward(config)(["Why?"], ["best"])
+
+
+def test_verl_samples_that_are_under_way_together_are_judged_with_the_values_of_the_batch_form(config):
+    prompts = [np.array([turn("user", "Why?")], dtype=object)] * 3
+
+    async def samples() -> list[dict[str, float]]:
+        calls = [
+            verl.compute_score("mine", text, "", {"prompt": prompt}, config=config, unknown=1)
+            for text, prompt in zip(TEXTS, prompts, strict=False)
+        ]
+        return await asyncio.gather(*calls)
+
+    found = asyncio.run(samples())
+    batch = verl.compute_scores(["mine"] * 3, TEXTS[:3], [None] * 3, [{"prompt": p} for p in prompts], config=config)
+    assert [sample["score"] for sample in found] == pytest.approx(batch)
+    assert {tuple(sample) for sample in found} == {("score", "judged", "calls")}
+
+
+def test_verl_is_given_the_ground_truth_as_the_reference(config):
+    (anchored,) = verl.compute_scores(["x"], ["middle"], ["so"], [{"prompt": "Why?"}], config=config)
+    assert anchored == pytest.approx(0.5)
+
+
+def test_a_trainer_without_missing_rewards_gets_an_error_or_what_was_chosen_but_never_a_silent_zero(config):
+    with pytest.raises(
+        adapters.MissingRewardError, match=r"no reward \(empty_response\), and verl knows no missing one"
+    ):
+        verl.compute_scores(["x"], [""], [None], [{"prompt": "Why?"}], config=config)
+    chosen = with_rewards(config, "{missing: -0.5}")
+    assert verl.compute_scores(["x"], [""], [None], [{"prompt": "Why?"}], config=chosen) == [-0.5]
+    told = asyncio.run(verl.compute_score("x", "", None, {"prompt": "Why?"}, config=chosen, missing=0.25))
+    assert told == {"score": 0.25, "judged": 0.0, "calls": 0.0}
+
+
+@pytest.mark.parametrize("extra", [None, {}, {"index": 3}, {"prompt": []}])
+def test_verl_without_a_prompt_is_told_where_to_put_it(config, extra):
+    with pytest.raises(RewardError, match="extra_info has no 'prompt'.*reward_kwargs.prompt_key"):
+        verl.compute_scores(["x"], ["best"], [None], [extra], config=config)
+
+
+def test_openrlhf_loads_the_file_by_its_path_and_gets_tensors(config, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv(adapters.WHERE, config)
+    found_at = importlib.util.spec_from_file_location("reward_func", openrlhf.__file__)
+    module = importlib.util.module_from_spec(found_at)
+    found_at.loader.exec_module(module)
+    prompt = "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+    queries = [f"{prompt}{text}<|im_end|>\n" for text in TEXTS[:3]]
+    told = module.reward_func(queries=queries, prompts=[prompt] * 3, labels=["", None, " "])
+    wanted = values_of(config, [RewardRequest((turn("user", "Why?"),), text) for text in TEXTS[:3]])
+    assert told["rewards"].tolist() == pytest.approx(wanted)
+    assert torch.equal(told["scores"], told["rewards"])
+    assert all(column.shape == (3,) for column in told["extra_logs"].values())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "messages"),
+    [
+        (
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
+            (turn("system", "Be brief."), turn("user", "Why?")),
+        ),
+        (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWhy\nnow?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            (turn("user", "Why\nnow?"),),
+        ),
+        (
+            "<bos><start_of_turn>user\nA<end_of_turn>\n<start_of_turn>model\nB<end_of_turn>\n<start_of_turn>user\nC"
+            "<end_of_turn>\n<start_of_turn>model\n",
+            (turn("user", "A"), turn("assistant", "B"), turn("user", "C")),
+        ),
+        ("Why? (in brief)", (turn("user", "Why? (in brief)"),)),
+    ],
+)
+def test_a_templated_prompt_is_taken_apart_into_its_turns(prompt, messages):
+    assert openrlhf.turns(prompt) == messages
+
+
+@pytest.mark.parametrize(
+    ("query", "completion"),
+    [("P:so it is</s>", "so it is"), ("P: a <|im_end|>\n<|endoftext|>", "a"), ("a</s>", "a"), ("P:</s>", "")],
+)
+def test_a_completion_ends_before_the_marks_of_its_end(query, completion):
+    assert openrlhf.completion(query, "P:") == completion
+
+
+@contextmanager
+def service(answers: list[tuple[int, dict[str, str], Any]]) -> Iterator[tuple[str, list[Any]]]:
+    """An HTTP server on this machine that gives these answers one after the other, and what it was asked."""
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append((self.path, self.headers.get("Authorization"), json.loads(body)))
+            status, headers, answer = answers[len(asked) - 1]
+            said = json.dumps(answer).encode()
+            self.send_response(status)
+            for name, value in (headers | {"Content-Length": str(len(said))}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+ASKED = [RewardRequest((turn("user", "Why?"),), "so", "because"), RewardRequest((turn("user", "Why?"),), "", group="g")]
+GIVEN = [
+    {"value": 0.75, "status": "ok", "calls": 2, "details": {"p_win": 0.75}},
+    {"value": None, "status": "empty_response", "calls": 0, "details": {}},
+]
+
+
+def test_the_client_comes_again_when_the_service_is_full_and_keeps_a_missing_reward_missing():
+    with service([(429, {"Retry-After": "0"}, {}), (200, {}, {"rewards": GIVEN})]) as (url, asked):
+        found = adapters.RewardClient(url, token="secret").rewards(ASKED)
+    assert [(reward.value, reward.status, reward.calls) for reward in found] == [
+        (0.75, "ok", 2),
+        (None, "empty_response", 0),
+    ]
+    messages = [{"role": "user", "content": "Why?"}]
+    wanted = [
+        {"messages": messages, "completion": "so", "reference": "because"},
+        {"messages": messages, "completion": "", "group": "g"},
+    ]
+    assert asked == [("/v1/reward", "Bearer secret", {"requests": wanted})] * 2
+
+
+def test_a_large_batch_is_sent_in_parts_that_cut_no_group_and_comes_back_in_order():
+    requests = [RewardRequest((turn("user", f"q{i % 3}"),), f"answer {i}") for i in range(9)]
+
+    parts = [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    given = [
+        (200, {}, {"rewards": [{"value": float(i), "status": "ok", "calls": 1, "details": {}} for i in part]})
+        for part in parts
+    ]
+    with service(given) as (url, asked):
+        found = adapters.RewardClient(url, most=5).rewards(requests)
+    assert [[int(row["completion"].split()[1]) for row in body["requests"]] for _, _, body in asked] == parts
+    assert [reward.value for reward in found] == [float(i) for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((400, {}, {"error": "no messages"}), "HTTP 400: .*no messages"),
+        ((200, {}, {"rewards": GIVEN[:1]}), "1 rewards for 2 requests"),
+        ((200, {}, {"result": []}), "no rewards in its answer"),
+        ((503, {"Retry-After": "0"}, {"error": "starting"}), "HTTP 503: .*starting"),
+    ],
+)
+def test_an_answer_without_rewards_is_an_error_that_names_the_service(answer, message):
+    with (
+        service([answer] * 2) as (url, _),
+        pytest.raises(adapters.RewardServiceError, match=f"{url}/v1/reward: {message}"),
+    ):
+        adapters.RewardClient(url, tries=2).rewards(ASKED)
+
+
+def test_a_service_that_is_not_there_is_an_error_that_asks_whether_it_runs():
+    with service([]) as (url, _):
+        pass
+    with pytest.raises(adapters.RewardServiceError, match="is the reward service running"):
+        adapters.RewardClient(url).rewards(ASKED)
+
+
+def test_a_trainer_is_pointed_at_a_service_by_its_address():
+    with service([(200, {}, {"rewards": GIVEN})] * 2) as (url, asked):
+        assert TrlReward(url)(["Why?"] * 2, ["so", ""]) == [0.75, None]
+        assert asyncio.run(AsyncTrlReward(url)(["Why?"] * 2, ["so", ""])) == [0.75, None]
+    assert len(asked) == 2
+
+
+def test_without_configuration_or_with_a_wrong_one_the_message_says_what_would_be_right(monkeypatch, config):
+    monkeypatch.delenv(adapters.WHERE, raising=False)
+    with pytest.raises(ConfigError, match="TRUSTJUDGE_REWARD is not set"):
+        adapters.source()
+    with pytest.raises(ConfigError, match="unknown key 'modus'"):
+        adapters.source(with_rewards(config, "{modus: score}"))
+    with pytest.raises(ConfigError, match="rewards.scale: got 'percent'"):
+        adapters.source(with_rewards(config, "{scale: percent}"))
+
+
+def test_a_protocol_of_ones_own_is_named_by_its_path(config, tmp_path):
+    from corpora import SCORE
+
+    (tmp_path / "mine.yaml").write_text(SCORE.replace("name: score-5", "name: mine"))
+    own = with_rewards(config, f"{{mode: score, score_protocol: {tmp_path / 'mine.yaml'}}}")
+    assert TrlReward(own)(["Why?"], ["best"]) == pytest.approx(TrlReward(config)(["Why?"], ["best"]))
+
+
+def test_no_trainer_engine_or_torch_is_imported_with_the_adapters():
+    probe = (
+        "import sys\n"
+        "from trustjudge_ray.training.adapters import openrlhf, trl, verl\n"
+        "heavy = {'trl', 'verl', 'openrlhf', 'torch', 'transformers', 'datasets', 'ray', 'vllm', 'httpx'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -1,0 +1,272 @@
+"""The reward service on a real Ray Serve, with the scripted judge: under load, in a flood, through its judge's death."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from trustjudge_ray.config import ConfigError
+from trustjudge_ray.serving_config import ServingConfig, loads
+from trustjudge_ray.training.rewards import RewardRequest
+
+pytestmark = pytest.mark.ray
+
+TOKEN = "a-token-of-this-test-alone"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def config_of(port: int, **serve: Any) -> ServingConfig:
+    given = {
+        "judge": {"engine": "scripted", "scripted": {"seconds_per_batch": 0.05, "noise": 0.3, "poison": "KILLER"}},
+        "serve": {"port": port, "max_batch": 8, "max_queue": 64, "max_requests": 64, "deadline": 40, "grace": 3}
+        | serve,
+        "cluster": {"cpus_per_replica": 0.5},
+    }
+    return loads(json.dumps(given), "test")
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+@dataclass
+class Running:
+    """A service that runs, and the same rewards without it."""
+
+    url: str
+    config: ServingConfig
+    temporary: Path
+
+    def expected(self, *completions: str) -> list[float | None]:
+        from trustjudge_ray.training import service
+
+        return [reward.value for reward in service.build(self.config).rewards(list(map(as_request, completions)))]
+
+    def judge(self) -> psutil.Process:
+        """The process that holds the judge, among those that this test's Ray started."""
+        (found,) = [
+            process
+            for process in psutil.Process().children(recursive=True)
+            if "ServeReplica:trustjudge-rewards:Judging" in " ".join(process.cmdline())
+        ]
+        return found
+
+    def client(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(base_url=self.url, headers=HEADERS, timeout=60, limits=limits)
+
+    def post(self, *completions: str, **more: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/reward", json=body(*completions) | more, headers=HEADERS, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def running(local_ray: None) -> Iterator[Running]:
+    import ray
+
+    from trustjudge_ray.training import service
+
+    config = config_of(free_port())
+    with service.serving(config, TOKEN) as url:
+        yield Running(url, config, Path(ray.get_runtime_context().get_temp_dir()))
+
+
+def as_request(completion: str) -> RewardRequest:
+    return RewardRequest(({"role": "user", "content": "Say something."},), completion)
+
+
+def body(*completions: str) -> dict[str, Any]:
+    return {"requests": [{"messages": list(as_request(c).messages), "completion": c} for c in completions]}
+
+
+def rewards(answer: httpx.Response) -> list[float | None]:
+    assert answer.status_code == 200, answer.text
+    return [reward["value"] for reward in answer.json()["rewards"]]
+
+
+def test_many_clients_get_the_rewards_that_the_judge_gives_without_a_service(running):
+    async def scene() -> list[httpx.Response]:
+        async with running.client() as client:
+            return await asyncio.gather(*(client.post("/v1/reward", json=body(*names)) for names in asked))
+
+    asked = [[f"completion {i} {j}" for j in range(1 + i % 3)] for i in range(24)]
+    for names, answer in zip(asked, asyncio.run(scene()), strict=True):
+        assert rewards(answer) == running.expected(*names)
+    direct = httpx.post(f"{running.url}/openrlhf", json={"query": ["p a"], "prompts": ["p "]}, headers=HEADERS)
+    assert isinstance(direct.json()["rewards"][0], float)
+
+
+def test_a_wrong_token_is_turned_away_and_the_right_one_lies_in_no_file_of_ray(running):
+    assert (
+        httpx.post(f"{running.url}/v1/reward", json=body("a"), headers={"Authorization": "Bearer x"}).status_code == 401
+    )
+    assert rewards(running.post("a"))
+    files = [path for path in running.temporary.rglob("*") if path.is_file() and path.stat().st_size < 2**24]
+    assert files
+    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
+
+
+def test_a_flood_is_refused_beyond_the_queue_and_every_client_is_told_when_to_come_again(running):
+    async def scene() -> list[httpx.Response]:
+        async with running.client() as client:
+            bodies = [body(*(f"flood {i} {j}" for j in range(8))) for i in range(40)]
+            return await asyncio.gather(*(client.post("/v1/reward", json=each) for each in bodies))
+
+    answers = asyncio.run(scene())
+    statuses = Counter(answer.status_code for answer in answers)
+    assert set(statuses) == {200, 429}
+    assert statuses[200] >= 64 // 8
+    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers if answer.status_code == 429)
+    for i, answer in enumerate(answers):
+        if answer.status_code == 200:
+            assert rewards(answer) == running.expected(*(f"flood {i} {j}" for j in range(8)))
+
+
+def test_a_deadline_is_kept_and_what_was_not_begun_is_not_judged_behind_the_clients_back(running):
+    late = running.post("late", deadline=0.001)
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline")
+    again = running.post("late")
+    assert again.json()["rewards"][0]["calls"] == 1
+
+
+def test_a_judge_that_is_killed_in_mid_load_costs_no_answer_and_mixes_none_up(running):
+    clients, each = 16, 12
+
+    async def scene() -> list[tuple[list[str], httpx.Response]]:
+        answered: list[tuple[list[str], httpx.Response]] = []
+
+        async def one(client: httpx.AsyncClient, i: int) -> None:
+            for j in range(each):
+                names = [f"killed {i} {j} {k}" for k in range(2)]
+                answered.append((names, await client.post("/v1/reward", json=body(*names))))
+                if len(answered) == clients * each // 3:
+                    os.kill(before.pid, signal.SIGKILL)
+
+        async with running.client() as client:
+            await asyncio.gather(*(one(client, i) for i in range(clients)))
+        return answered
+
+    before = running.judge()
+    answered = asyncio.run(scene())
+    assert len(answered) == clients * each
+    statuses = Counter(answer.status_code for _, answer in answered)
+    assert set(statuses) <= {200, 503}
+    assert statuses[200] > clients * each // 3
+    asked = [name for names, _ in answered for name in names]
+    right = dict(zip(asked, running.expected(*asked), strict=True))
+    for names, answer in answered:
+        if answer.status_code == 200:
+            assert rewards(answer) == [right[name] for name in names]
+        else:
+            assert "Retry-After" in answer.headers
+    assert running.judge().pid != before.pid
+    assert rewards(running.post("after")) == running.expected("after")
+
+
+def test_health_fails_while_the_judge_is_gone_and_comes_back_with_it(running):
+    assert httpx.get(f"{running.url}/healthz").status_code == 200
+    gone = running.judge()
+    gone.kill()
+    gone.wait(10)
+    assert httpx.get(f"{running.url}/healthz", timeout=10).status_code == 503
+    end = time.monotonic() + 40
+    while httpx.get(f"{running.url}/healthz", timeout=10).status_code != 200:
+        assert time.monotonic() < end, "the judge did not come back"
+
+
+def test_a_completion_that_kills_judges_fails_alone_and_its_neighbours_are_answered(running):
+    async def scene() -> list[httpx.Response]:
+        async with running.client() as client:
+            return await asyncio.gather(*(client.post("/v1/reward", json=body(name)) for name in names))
+
+    names = ["fine 1", "KILLER", "fine 2"]
+    fine, deadly, too = asyncio.run(scene())
+    assert [rewards(fine), rewards(too)] == [running.expected("fine 1"), running.expected("fine 2")]
+    assert [deadly.json()["rewards"][0][key] for key in ("value", "status")] == [None, "engine_error"]
+
+
+def test_what_happened_is_counted_where_prometheus_reads(running):
+    import ray
+
+    port, end = ray.nodes()[0]["MetricsExportPort"], time.monotonic() + 60
+    wanted = [
+        'requests_total{.*route="/v1/reward".*status="200"',
+        'requests_total{.*status="429"',
+        "rejected_total",
+        "expired_total",
+        "failed_total",
+        "engine_deaths_total",
+        "batch_count",
+        "seconds_count",
+        "waiting",
+    ]
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if "trustjudge_service_" in line]
+        missing = [name for name in wanted if not any(all(part in line for part in name.split(".*")) for line in lines)]
+        if not missing:
+            return
+        assert time.monotonic() < end, f"not exported: {missing}"
+
+
+def test_a_service_that_would_listen_elsewhere_than_it_says_or_to_others_without_a_token_does_not_start(running):
+    from trustjudge_ray.training import service
+
+    for config, token, complaint in [
+        (config_of(free_port()), None, "listens on 127.0.0.1"),
+        (config_of(free_port(), host="0.0.0.0"), None, "TRUSTJUDGE_SERVICE_TOKEN is not set"),
+        (config_of(free_port(), host="0.0.0.0"), "short", "16 or more"),
+    ]:
+        with pytest.raises(ConfigError, match=complaint), service.serving(config, token):
+            pass
+    assert rewards(running.post("still there"))
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_sigterm_answers_what_it_took_in_and_leaves_nothing(tmp_path):
+    config = asdict(config_of(free_port(), deadline=20))
+    config["judge"]["scripted"]["seconds_per_batch"] = 1.0
+    path, url = tmp_path / "rewards.yaml", f"http://127.0.0.1:{config['serve']['port']}"
+    path.write_text(json.dumps(config), "utf-8")
+    command = "from trustjudge_ray.commands.serving import serve_rewards as serve; serve()"
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    with subprocess.Popen(
+        [sys.executable, "-c", command, str(path)], stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stderr is not None
+        said = b""
+        while b"Ctrl-C ends the service" not in said:
+            line = process.stderr.readline()
+            assert line, said.decode()
+            said += line
+        mine = psutil.Process(process.pid).children(recursive=True)
+
+        async def scene() -> list[int]:
+            async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+                taken_in = asyncio.create_task(client.post("/v1/reward", json=body("a", "b")))
+                await asyncio.wait([taken_in], timeout=0.3)
+                process.send_signal(signal.SIGTERM)
+                return [(await taken_in).status_code]
+
+        assert asyncio.run(scene()) == [200]
+        _, rest = process.communicate(timeout=60)
+    assert process.returncode == 0, (said + rest).decode()
+    assert mine
+    assert psutil.wait_procs(mine, timeout=10)[1] == []
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/healthz")

@@ -1,0 +1,59 @@
+"""The command that serves: serve-rewards."""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+
+import click
+
+from trustjudge_ray.commands.options import CONFIG, OVERRIDES
+
+
+@click.command("serve-rewards")
+@CONFIG
+@OVERRIDES
+def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
+    """Serve rewards over HTTP until SIGTERM or Ctrl-C; what was taken in by then is answered.
+
+    POST /v1/reward, POST /openrlhf, GET /healthz. Listens on this machine alone unless `serve.host` says otherwise;
+    then clients must send the token that the environment variable `serve.token_env` holds.
+
+    \b
+    trustjudge serve-rewards configs/rewards.yaml
+    trustjudge serve-rewards configs/rewards.yaml serve.port=8800 cluster.replicas=2
+    """
+    from trustjudge_ray import serving_config
+
+    config = serving_config.load(config_path, list(overrides))
+    try:
+        from trustjudge_ray import pipeline
+        from trustjudge_ray.training import service
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("ray", "starlette", "fastapi", "uvicorn", "grpc_reflection"):
+            raise
+        raise click.ClickException(
+            f"serving needs {error.name}, which is not installed: pip install 'trustjudge-ray[serve]'"
+        ) from error
+    from trustjudge_ray.config import judge_name
+
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            with service.serving(config, os.environ.get(config.serve.token_env)) as address, _end_of_service() as end:
+                click.echo(f"rewards of {judge_name(config.judge)} at {address}; Ctrl-C ends the service", err=True)
+                select.select([end], [], [])
+                click.echo("stopping: what was taken in is answered", err=True)
+        finally:
+            pipeline.stop()
+
+
+@contextlib.contextmanager
+def _end_of_service() -> Iterator[int]:
+    """A file descriptor that can be read from when SIGTERM or SIGINT has come. They stay caught after the context: a
+    second one must not interrupt the ending of what was started."""
+    reading, writing = os.pipe()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.write(writing, b"."))
+    yield reading
