@@ -9,6 +9,8 @@ quality, misperceives it a little, and most of the candidates lie within the ran
 
 import argparse
 import json
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -272,7 +274,8 @@ def authors_table(by_reward: dict[str, Curves], held: dict[str, Floats]) -> list
 
 
 def calls_table() -> list[list[str]]:
-    """Judgments asked for each completion, of groups of eight different ones."""
+    """Judgments asked for each completion, of groups of eight different ones, and what a batch of them takes (all but
+    the judge's own time; the scripted one has next to none): the median of five."""
     kinds = {
         "score": RewardConfig(mode="score"),
         "anchor": RewardConfig(mode="anchor"),
@@ -282,19 +285,26 @@ def calls_table() -> list[list[str]]:
         "group, 1 opponent": RewardConfig(mode="group", opponents=1),
         "group, all pairs, one order": RewardConfig(mode="group", both_orders=False),
     }
-    rows = [["mode", "calls per completion", "of a second batch, half of it new"]]
+    rows = [["mode", "calls per completion", "of a second batch, half of it new", "milliseconds a batch of 48"]]
     for name, settings in kinds.items():
-        rewards = rewarder(settings, 0.0, 0)
-        batches = []
-        for start in (0, 4):
-            requests = [
-                RewardRequest(question.messages, text, "A reference.")
-                for question in questions(False)
-                for text in question.answers[start : start + SAMPLES]
-            ]
-            batches.append(sum(reward.calls for reward in rewards.rewards(requests)) / len(requests))
-        rows.append([name, *(f"{calls:.2f}" for calls in batches)])
+        seconds = []
+        for seed in range(5):
+            rewards, began = rewarder(settings, 0.0, seed), time.perf_counter()
+            first = _calls(rewards, 0)
+            seconds.append(time.perf_counter() - began)
+        second = _calls(rewards, SAMPLES // 2)
+        rows.append([name, f"{first:.2f}", f"{second:.2f}", f"{1000 * statistics.median(seconds):.0f}"])
     return rows
+
+
+def _calls(rewards: TrustJudgeReward, start: int) -> float:
+    """Calls per completion of one batch: eight candidates of each question, from the one of number `start` on."""
+    requests = [
+        RewardRequest(question.messages, text, "A reference.")
+        for question in questions(False)
+        for text in question.answers[start : start + SAMPLES]
+    ]
+    return sum(reward.calls for reward in rewards.rewards(requests)) / len(requests)
 
 
 def chart(by_reward: dict[str, Curves]) -> str:

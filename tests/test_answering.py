@@ -214,3 +214,4 @@ def test_the_command_answers_with_the_default_protocol_and_says_where(tmp_path):
     assert "3 answers: " in done.stderr
     assert {row["question_id"] for row in written(tmp_path / "run")} == {"0", "1", "2"}
     assert all(row["model"] == "scripted" for row in written(tmp_path / "run"))
+    assert config.load(tmp_path / "run" / "config.yaml").config.protocols == ["answer"]

@@ -8,10 +8,14 @@ import polars as pl
 import pytest
 from planted_audits import COIN, PERFECT, Judge, audited, holds, number, tables
 
+from trustjudge_ray.audit import reads as reading_off
 from trustjudge_ray.audit.card import card
+from trustjudge_ray.audit.qa import Item
 from trustjudge_ray.audit.reads import shown_gold
 from trustjudge_ray.audit.verdicts import GENERATED, PAIRS, READS, AuditTableError, combined, conform, with_reasons
 from trustjudge_ray.audit_config import AuditConfig
+from trustjudge_ray.judging import protocols
+from trustjudge_ray.schema import JUDGMENTS, from_rows
 
 SETTINGS = AuditConfig()
 
@@ -238,7 +242,7 @@ def test_the_verdict_of_an_oracle_needs_label_mass_and_an_answer_of_nothing_is_w
         ("right", "ok", [-0.1, -3.0], 0.95),
         ("wrong", "ok", [-3.0, -0.1], 0.95),
         ("vague", "ok", [-3.0, -4.0], 0.07),
-        ("half", "ok", [-0.1, None], 0.9),
+        ("sure", "ok", [-0.1, None], 0.9),
         ("failed", "engine_error", None, None),
         ("silent", "empty_response", None, None),
     ]
@@ -248,6 +252,27 @@ def test_the_verdict_of_an_oracle_needs_label_mass_and_an_answer_of_nothing_is_w
     )
     said = shown_gold(judged, 0.5)
     assert dict(said.select("item_id", "shown_gold").iter_rows()) == {
-        "right": True, "wrong": False, "vague": None, "half": None, "failed": None, "silent": False,
+        "right": True, "wrong": False, "vague": None, "sure": True, "failed": None, "silent": False,
     }  # fmt: skip
     assert said["condition"].unique().to_list() == ["passage"]
+
+
+def test_a_label_that_an_endpoint_does_not_list_has_no_probability_and_costs_no_verdict():
+    names = {name: protocols.load(name) for name in ("verify-correct-incorrect", "compare-passage")}
+    told = {"task_id": "t", "spec": "s", "judge": "j", "question_id": "i", "sample": 0, "truncated": False}
+    told |= {"response_a": "gold", "model_a": "gold", "repeat": 0}
+    verify = told | {"kind": "verify", "protocol": "verify-correct-incorrect"}
+    pair = told | {"kind": "compare", "protocol": "compare-passage", "response_b": "swap", "model_b": "swap"}
+    rows = [
+        verify | {"label_logprobs": [-0.01, None], "label_mass": 0.99, "status": "ok"},
+        verify | {"question_id": "k", "label_logprobs": None, "label_mass": None, "status": "engine_error"},
+        pair | {"order": "AB", "label_logprobs": [-0.1, -3.0, None], "label_mass": 0.95, "status": "ok"},
+    ]
+    judged = pl.DataFrame(from_rows(rows, JUDGMENTS))
+    items = [Item(name, "b", "p", "text", "Who?", ("Ada",), True) for name in ("i", "k")]
+    drafted = pl.DataFrame({"item_id": ["i", "k"], "candidate": "gold", "truth": True, "negative": None, "base": None})
+    found = with_reasons(conform(reading_off.reads(judged, names, items, drafted), READS, "READS"), 0.5)
+    assert found["reason"].to_list() == [None, "engine_error"]
+    assert found["p_accept"].to_list() == [1.0, None]
+    (both,) = reading_off.pairs(judged, items).to_dicts()
+    assert (both["p_tie"], both["p_gold"]) == (0, pytest.approx(math.exp(-0.1) / 0.95))

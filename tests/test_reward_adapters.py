@@ -188,10 +188,15 @@ def test_a_templated_prompt_is_taken_apart_into_its_turns(prompt, messages):
 
 @pytest.mark.parametrize(
     ("query", "completion"),
-    [("P:so it is</s>", "so it is"), ("P: a <|im_end|>\n<|endoftext|>", "a"), ("a</s>", "a"), ("P:</s>", "")],
+    [("P:so it is</s>", "so it is"), ("P: a <|im_end|>\n<|endoftext|>", "a"), ("<s>P:a</s>", "a"), ("P:</s>", "")],
 )
 def test_a_completion_ends_before_the_marks_of_its_end(query, completion):
     assert openrlhf.completion(query, "P:") == completion
+
+
+def test_a_query_that_does_not_begin_with_its_prompt_is_refused_and_not_judged_with_it():
+    with pytest.raises(RewardError, match="does not begin with its prompt"):
+        openrlhf.completion("Another prompt: a", "P:")
 
 
 @contextmanager
@@ -225,7 +230,7 @@ def service(answers: list[tuple[int, dict[str, str], Any]]) -> Iterator[tuple[st
 
 ASKED = [RewardRequest((turn("user", "Why?"),), "so", "because"), RewardRequest((turn("user", "Why?"),), "", group="g")]
 GIVEN = [
-    {"value": 0.75, "status": "ok", "calls": 2, "details": {"p_win": 0.75}},
+    {"value": 0.75, "status": "ok", "calls": 2, "details": {"p_win": 0.75, "label_mass": None}},
     {"value": None, "status": "empty_response", "calls": 0, "details": {}},
 ]
 
@@ -237,6 +242,7 @@ def test_the_client_comes_again_when_the_service_is_full_and_keeps_a_missing_rew
         (0.75, "ok", 2),
         (None, "empty_response", 0),
     ]
+    assert found[0].details == {"p_win": 0.75}
     messages = [{"role": "user", "content": "Why?"}]
     wanted = [
         {"messages": messages, "completion": "so", "reference": "because"},

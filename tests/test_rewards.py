@@ -178,11 +178,12 @@ def test_identical_completions_are_a_tie_that_no_judge_is_asked_about():
 
 
 def test_copies_weigh_in_a_drawn_group_as_in_the_whole_one():
-    """Half of the others are copies: the tie counts half, whichever opponents are drawn."""
-    texts = ["x", "x", "x", "p", "q"]
-    rewards, _ = rewarder(quality(x=0.5, p=0.1, q=0.1), mode="group", opponents=1)
+    """Two of five others are copies: their tie counts two fifths, though only one of the three others is drawn."""
+    texts = ["x", "x", "x", "p", "q", "r"]
+    rewards, judge = rewarder(quality(x=0.5, p=0.1, q=0.1, r=0.1), mode="group", opponents=1)
     found = rewards.rewards([request(text) for text in texts])
-    assert found[0].value == pytest.approx(0.5 * 0.5 + 0.5 * win(0.5, 0.1), abs=1e-6)
+    assert len(judge.tasks) == 4
+    assert found[0].value == pytest.approx(2 / 5 * 0.5 + 3 / 5 * win(0.5, 0.1), abs=1e-6)
 
 
 @pytest.mark.parametrize(("size", "opponents"), [(8, 3), (7, 3), (7, 2), (5, 1), (6, 5), (4, 9)])

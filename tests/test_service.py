@@ -1,4 +1,4 @@
-"""The reward service on a real Ray Serve, with the scripted judge: under load, in a flood, through its judge's death."""
+"""The reward service on a real Ray Serve with the scripted judge: under load, in a flood, when its judge is killed."""
 
 import asyncio
 import json
@@ -23,7 +23,10 @@ from trustjudge_ray.config import ConfigError
 from trustjudge_ray.serving_config import ServingConfig, loads
 from trustjudge_ray.training.rewards import RewardRequest
 
-pytestmark = pytest.mark.ray
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),  # Ray's own
+]
 
 TOKEN = "a-token-of-this-test-alone"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -36,6 +39,7 @@ def config_of(port: int, **serve: Any) -> ServingConfig:
         | serve,
         "cluster": {"cpus_per_replica": 0.5},
     }
+    given["serve"] |= serve
     return loads(json.dumps(given), "test")
 
 
@@ -95,8 +99,9 @@ def body(*completions: str) -> dict[str, Any]:
 
 
 def rewards(answer: httpx.Response) -> list[float | None]:
+    """The values, to be compared: what else is in a batch moves the last bit of a sum."""
     assert answer.status_code == 200, answer.text
-    return [reward["value"] for reward in answer.json()["rewards"]]
+    return pytest.approx([reward["value"] for reward in answer.json()["rewards"]], rel=1e-12, abs=0)
 
 
 def test_many_clients_get_the_rewards_that_the_judge_gives_without_a_service(running):
@@ -112,10 +117,9 @@ def test_many_clients_get_the_rewards_that_the_judge_gives_without_a_service(run
 
 
 def test_a_wrong_token_is_turned_away_and_the_right_one_lies_in_no_file_of_ray(running):
-    assert (
-        httpx.post(f"{running.url}/v1/reward", json=body("a"), headers={"Authorization": "Bearer x"}).status_code == 401
-    )
-    assert rewards(running.post("a"))
+    headers = {"Authorization": "Bearer x"}
+    assert httpx.post(f"{running.url}/v1/reward", json=body("a"), headers=headers).status_code == 401
+    assert rewards(running.post("a")) == running.expected("a")
     files = [path for path in running.temporary.rglob("*") if path.is_file() and path.stat().st_size < 2**24]
     assert files
     assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
@@ -146,6 +150,7 @@ def test_a_deadline_is_kept_and_what_was_not_begun_is_not_judged_behind_the_clie
 
 def test_a_judge_that_is_killed_in_mid_load_costs_no_answer_and_mixes_none_up(running):
     clients, each = 16, 12
+    health: list[int] = []
 
     async def scene() -> list[tuple[list[str], httpx.Response]]:
         answered: list[tuple[list[str], httpx.Response]] = []
@@ -155,7 +160,10 @@ def test_a_judge_that_is_killed_in_mid_load_costs_no_answer_and_mixes_none_up(ru
                 names = [f"killed {i} {j} {k}" for k in range(2)]
                 answered.append((names, await client.post("/v1/reward", json=body(*names))))
                 if len(answered) == clients * each // 3:
+                    health.append((await client.get("/healthz")).status_code)
                     os.kill(before.pid, signal.SIGKILL)
+                    await asyncio.to_thread(before.wait, 10)
+                    health.append((await client.get("/healthz")).status_code)
 
         async with running.client() as client:
             await asyncio.gather(*(one(client, i) for i in range(clients)))
@@ -174,21 +182,13 @@ def test_a_judge_that_is_killed_in_mid_load_costs_no_answer_and_mixes_none_up(ru
             assert rewards(answer) == [right[name] for name in names]
         else:
             assert "Retry-After" in answer.headers
-    assert running.judge().pid != before.pid
     assert rewards(running.post("after")) == running.expected("after")
+    assert running.judge().pid != before.pid
+    assert [*health, httpx.get(f"{running.url}/healthz").status_code] == [200, 503, 200]
 
 
-def test_health_fails_while_the_judge_is_gone_and_comes_back_with_it(running):
-    assert httpx.get(f"{running.url}/healthz").status_code == 200
-    gone = running.judge()
-    gone.kill()
-    gone.wait(10)
-    assert httpx.get(f"{running.url}/healthz", timeout=10).status_code == 503
-    end = time.monotonic() + 40
-    while httpx.get(f"{running.url}/healthz", timeout=10).status_code != 200:
-        assert time.monotonic() < end, "the judge did not come back"
-
-
+@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_completion_that_kills_judges_fails_alone_and_its_neighbours_are_answered(running):
     async def scene() -> list[httpx.Response]:
         async with running.client() as client:
@@ -234,7 +234,7 @@ def test_a_service_that_would_listen_elsewhere_than_it_says_or_to_others_without
     ]:
         with pytest.raises(ConfigError, match=complaint), service.serving(config, token):
             pass
-    assert rewards(running.post("still there"))
+    assert running.post("still there").status_code == 200
 
 
 @pytest.mark.slow

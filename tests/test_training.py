@@ -31,7 +31,7 @@ def reward(planted: dict[str, Any], **settings: Any) -> TrustJudgeReward:
 
 
 def tiny_llama() -> tuple[Any, Any]:
-    """A random policy of 30 thousand weights, and its tokenizer."""
+    """A random policy of some ten thousand weights, and its tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -273,10 +273,8 @@ def with_sections(loaded: LoadedConfig, **sections: Any) -> LoadedConfig:
     kept = {str(key): value for key, value in written.items()} if isinstance(written, dict) else {}
     before = dict(kept)
     for key, value in sections.items():
-        if isinstance(value, JudgeConfig):
-            kept[key] = _judge_text(value, loaded.config, before)
-        else:
-            kept[key] = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        kept[key] = _judge_text(value, loaded.config, before) if isinstance(value, JudgeConfig) else plain
     shown = config_values.without_secrets({key: value for key, value in kept.items() if value not in (None, [])})
     text = OmegaConf.to_yaml(OmegaConf.create(shown), resolve=False)
     return LoadedConfig(replace(loaded.config, **sections), text, loaded.source)

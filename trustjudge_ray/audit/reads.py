@@ -87,13 +87,13 @@ def shown_gold(judgments: pl.DataFrame, min_mass: float) -> pl.DataFrame:
     """What a judge that was shown the golds says of the answers: item_id, condition, and `shown_gold`, whether it gives
     accepting more probability.
 
-    Null where the verdict cannot be read: its judgment failed, a label was not reported, or the labels have less than
-    `min_mass`. An answer without a word was put to no judge; it is wrong, as for every oracle.
+    Null where the verdict cannot be read: its judgment failed, or the labels have less than `min_mass`. An answer
+    without a word was put to no judge; it is wrong, as for every oracle.
 
     Args:
         judgments: JUDGMENTS rows of kind `verify`, one for each answer; `response_a` is the condition.
     """
-    accept, reject = (pl.col("label_logprobs").list.get(place, null_on_oob=True) for place in (0, 1))
+    accept, reject = _logprobs(2)
     read = (pl.col("status") == "ok") & (pl.col("label_mass") >= min_mass)
     said = pl.when(pl.col("status") == "empty_response").then(False).when(read).then(accept > reject)
     return judgments.select(
@@ -107,11 +107,12 @@ def reads(
     """READS: one row for each verification.
 
     `p_accept` = P(accept) / (P(accept) + P(reject)), `log_odds` = ln P(accept) − ln P(reject); both null where the
-    judgment is not ok, or a label was not reported.
+    judgment is not ok. A label that an endpoint does not list among its most probable tokens has probability 0, as
+    everywhere: the surest verdicts would be left out otherwise.
     """
     asked = judgments.filter(kind="verify")
     names = {name: protocol for name, protocol in protocols.items() if protocol.kind == "verify"}
-    accept, reject = (pl.col("label_logprobs").list.get(place, null_on_oob=True) for place in (0, 1))
+    accept, reject = _logprobs(2)
     odds = pl.when(pl.col("status") == "ok").then(accept - reject)
     rows = asked.select(
         pl.col("question_id").alias("item_id"),
@@ -137,7 +138,7 @@ def reads(
 def pairs(judgments: pl.DataFrame, items: Sequence[Item], better: str = "gold", worse: str = "swap") -> pl.DataFrame:
     """PAIRS: the comparisons of gold and swap, a row for each order in which they were shown."""
     asked = judgments.filter(kind="compare", response_a=better, response_b=worse, repeat=0)
-    shares = [pl.col("label_logprobs").list.get(place, null_on_oob=True).exp() for place in (0, 1, 2)]
+    shares = [logprob.exp() for logprob in _logprobs(3)]
     usable = pl.col("status") == "ok"
     named = zip(("p_gold", "p_swap", "p_tie"), shares, strict=True)
     rows = asked.select(
@@ -150,6 +151,11 @@ def pairs(judgments: pl.DataFrame, items: Sequence[Item], better: str = "gold", 
     return rows.join(about(items).select("item_id", "passage_id", "benchmark"), on="item_id", how="left").sort(
         "item_id", "order"
     )
+
+
+def _logprobs(labels: int) -> list[pl.Expr]:
+    """ln P of each label of a judgment that is ok, −inf where it was not listed."""
+    return [pl.col("label_logprobs").list.get(place, null_on_oob=True).fill_null(-np.inf) for place in range(labels)]
 
 
 def _mapped(column: str, values: Mapping[str, str]) -> pl.Expr:

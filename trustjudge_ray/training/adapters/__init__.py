@@ -107,7 +107,8 @@ def reward_protocols(settings: RewardConfig) -> tuple[RewardConfig, dict[str, pr
 
 
 class RewardClient:
-    """Rewards from the service over HTTP: POST /v1/reward, at most `most` completions at once, or a group that has more.
+    """Rewards from the service over HTTP: POST /v1/reward, at most `most` completions at once or a group that has more.
+
     A service that is full (429, 503) is asked again later."""
 
     def __init__(
@@ -136,7 +137,9 @@ class RewardClient:
         answer = self._asked(body.encode("utf-8"))
         try:
             found = [
-                Reward(row["value"], row["status"], int(row.get("calls") or 0), dict(row.get("details") or {}))
+                Reward(
+                    row["value"], row["status"], int(row.get("calls") or 0), _without_nulls(row.get("details") or {})
+                )
                 for row in json.loads(answer)["rewards"]
             ]
         except (ValueError, KeyError, TypeError) as error:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from trustjudge_ray.training.adapters import RewardSource, missing_of, source, value_or
 from trustjudge_ray.training.reward_hygiene import hygiene
-from trustjudge_ray.training.rewards import RewardRequest
+from trustjudge_ray.training.rewards import RewardError, RewardRequest
 
 TURNS: Final = {
     "chatml": re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL),
@@ -32,6 +32,8 @@ ENDS: Final = (
 )
 """What may stand at the end of a completion and is none of it."""
 _ROLES: Final = {"model": "assistant"}
+_LONGEST_MARK: Final = 32
+"""Characters that a mark of the beginning before the prompt may have."""
 
 
 def reward_func(
@@ -81,9 +83,17 @@ def turns(prompt: str) -> tuple[dict[str, str], ...]:
 def completion(query: str, prompt: str) -> str:
     """What follows the prompt in a query, without marks of its end.
 
-    A query that does not begin with its prompt is taken as the completion alone.
+    Raises:
+        RewardError: the query does not begin with its prompt (after a mark of the beginning), so that where the
+            completion begins would be a guess.
     """
-    text = query[len(prompt) :] if query.startswith(prompt) else query
+    start = query.find(prompt, 0, len(prompt) + _LONGEST_MARK)
+    if start < 0:
+        raise RewardError(
+            f"OpenRLHF: a query does not begin with its prompt, got {query[:80]!r} for {prompt[:80]!r}; queries are "
+            f"prompt and completion in one text"
+        )
+    text = query[start + len(prompt) :]
     while True:
         text = text.rstrip()
         ending = next((end for end in ENDS if text.endswith(end)), None)
