@@ -8,8 +8,8 @@ _LAST = ("ray", "engine", "s3", "demo")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Quick tests first, then those that need Ray, a real engine, an S3 server, the whole demo; heavy ones and trainings
-    only if they are asked for by their marker."""
+    """Quick tests first, then those that need Ray, a real engine, an S3 server, the whole demo; heavy ones and
+    trainings only if they are asked for by their marker."""
     for marker in ("heavy", "lora", "training"):
         if marker not in config.getoption("-m"):
             left_out = [item for item in items if item.get_closest_marker(marker)]

@@ -7,10 +7,10 @@ HEAVY = {
     "ray": {
         *("pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"),
         *("pipeline.watch", "pipeline.metrics", "pipeline.placement", "pipeline.ahead", "pipeline.single"),
-        "audit.lora",
+        *("audit.lora", "training.service"),
     },
     "vllm": {"judging.vllm_engine", "audit.lora_vllm"},
-    "torch": {"judging.embedded", "audit.hf_attention", "audit.lora_training"},
+    "torch": {"judging.embedded", "audit.hf_attention", "audit.lora_training", "training.adapters.openrlhf"},
     "transformers": {
         *("judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.preview"),
         *("audit.hf_attention", "audit.lora_training"),
@@ -35,13 +35,14 @@ PURE = (
     "judging.slots",
 )
 PURE += ("judging.prompts", "judging.base", "analysis.", "imports.", "report.")
-PURE += ("designs", "corpus.canary", "analysis_config", "audit_config", "preferences_config", "training.")
+PURE += ("designs", "corpus.canary", "analysis_config", "audit_config", "preferences_config", "nightly_config")
+PURE += ("rewards_config", "training.preference", "training.data_card", "training.exports", "training.reward")
 PURE += ("audit.qa", "audit.card", "audit.reads", "audit.candidates", "audit.response_bias", "audit.gates")
 PURE += ("audit.attention", "audit.probes", "audit.verdicts", "audit.auc", "audit.figures", "audit.estimates")
 PURE += ("audit.item_f", "audit.transfer", "audit.lora_arms", "audit.lora_config")
 PURE += ("audit.cautions", "audit.attention_prompts", "audit.perturbing")
 CLOCK_AND_CHANCE = {"time", "datetime", "random", "os", "subprocess", "socket"}
-ALLOWED = {"judging.plan": {"random"}}
+ALLOWED = {"judging.plan": {"random"}, "training.adapters.__init__": {"os"}}
 """`judging.plan` draws designs from a generator seeded by the plan's own seed."""
 
 EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}

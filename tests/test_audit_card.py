@@ -286,7 +286,7 @@ def test_a_planted_instruction_that_works_is_said_and_padding_that_does_not_is_n
     assert number(found, "accept_shift", "probe", "probe=swap_injected").estimate.value == 1
     assert holds(number(found, "accept_shift", "probe", "probe=swap_verbose"), 0)
     assert [said for said in found.cautions if "probe " in said] == [
-        "probe swap_injected: it accepts 100% more than of the same answers without"
+        "probe swap_injected: it accepts 100 in a hundred more than of the same answers without"
     ]
 
 

@@ -123,3 +123,9 @@ def test_a_configuration_changes_one_threshold_and_switches_a_gate_off():
     merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(AuditConfig), written))
     assert merged.gates.auc == GateConfig(warn=0.7, block=0.5)
     assert merged.gates.coverage is None
+
+
+def test_without_probes_no_gate_asks_for_what_was_not_asked():
+    found = audited(PERFECT, probes=False)
+    assert {gate.gate for gate in found.gates} == {"auc", "acquiescence", "coverage"}
+    assert found.verdict == "PASS"

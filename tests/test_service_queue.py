@@ -54,6 +54,10 @@ class Engine:
     """A request that holds this kills it."""
     wrong: str = ""
     """At a request that holds this it raises."""
+    unread: str = ""
+    """A request that holds this has a failure for an answer."""
+    slow: str = ""
+    """A batch with a request that holds this takes ten times as long."""
     deaths: int = 0
     """How often it dies whatever it is asked."""
     down: int = 0
@@ -72,14 +76,14 @@ class Engine:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         self.alone.append(self.at_once == 1)
-        await asyncio.sleep(self.seconds)
+        await asyncio.sleep(self.seconds * (10 if self.slow and any(self.slow in r for r in requests) else 1))
         self.at_once -= 1
         if self.deaths or (self.deadly and any(self.deadly in r for r in requests)):
             self.deaths = max(self.deaths - 1, 0)
             raise EngineLost("died")
         if self.wrong and any(self.wrong in r for r in requests):
             raise ZeroDivisionError(requests)
-        return [("answer", r) for r in requests]
+        return [("failed" if self.unread and self.unread in r else "answer", r) for r in requests]
 
     @property
     def judged(self) -> Counter:
@@ -209,6 +213,7 @@ def test_a_deadline_that_is_over_when_its_turn_comes_is_not_judged_though_nobody
         assert await flying == own("f")
         with pytest.raises(Expired):
             await late
+        await asyncio.sleep(5)
         assert engine.batches == [["f"]]
 
     play(scene())
@@ -325,8 +330,8 @@ def test_an_engine_that_dies_once_costs_nobody_the_answer_and_none_is_doubled():
 
 def test_a_request_that_kills_engines_fails_after_so_many_deaths_alone_and_its_neighbours_do_not():
     async def scene(engine_deaths: int) -> Engine:
-        queue = queue_of(engine := Engine(deadly="poison"), in_flight=3, engine_deaths=engine_deaths)
-        names = ["a", "poison", "b", *(f"{i}" for i in range(9))]
+        queue = queue_of(engine := Engine(deadly="poison", slow="5"), in_flight=3, engine_deaths=engine_deaths)
+        names = ["a", "poison", "b", *(f"{i}" for i in range(9))]  # 5 flies on while the others die
         found = await asyncio.gather(*(ask(queue, name) for name in names))
         assert found == [[("failed", "died")] if name == "poison" else own(name) for name in names]
         assert await ask(queue, "a") == [("again", "a")]
@@ -341,10 +346,11 @@ def test_a_request_that_kills_engines_fails_after_so_many_deaths_alone_and_its_n
 
 def test_a_failure_is_not_given_again_to_the_next_who_asks():
     async def scene() -> None:
-        queue = queue_of(engine := Engine(deadly="x"))
+        queue = queue_of(engine := Engine(deadly="x", unread="y"))
         assert await ask(queue, "x") == [("failed", "died")]
-        engine.deadly = ""
-        assert await ask(queue, "x") == own("x")
+        assert await ask(queue, "y") == [("failed", "y")]
+        engine.deadly = engine.unread = ""
+        assert await ask(queue, "x", "y") == own("x", "y")
 
     play(scene())
 

@@ -13,6 +13,7 @@ import polars as pl
 from trustjudge_ray import runs
 from trustjudge_ray.config import Config, LoadedConfig, with_sections
 from trustjudge_ray.judging import protocols
+from trustjudge_ray.judging.base import JUDGE_FAILURES
 from trustjudge_ray.judging.protocols import ProtocolError
 from trustjudge_ray.runs import Judged, Notify
 from trustjudge_ray.store import RunFolder
@@ -36,7 +37,7 @@ def answer(loaded: LoadedConfig, notify: Notify) -> Answered:
 
     Where the configuration names no protocols, `answer` is used: the question is the whole user turn. Questions that
     nobody has answered yet are a corpus of format `questions`; of any other the questions are taken and the responses
-    left alone.
+    left alone. Done again, it asks again where a model failed.
 
     Raises:
         ProtocolError: a protocol is not of kind `answer`. Otherwise as `runs.judge`.
@@ -49,9 +50,27 @@ def answer(loaded: LoadedConfig, notify: Notify) -> Answered:
                 f"protocols: '{protocol.name}' is of kind {protocol.kind}; `answer` asks those of kind answer"
             )
     given = with_sections(loaded, protocols=asked)
-    judged = runs.judge(given, notify)
+    judged = runs.judge(given, notify, frozenset(JUDGE_FAILURES))
     folder = runs.folder_of(given)
+    for line in _unshown(folder):
+        notify(line, None)
     return Answered(judged, write_corpus(folder), f"{folder.path}/{ANSWERS}/*.jsonl")
+
+
+def _unshown(folder: RunFolder) -> Iterator[str]:
+    """What to know where the corpus has passages that no protocol shows."""
+    if any({"context", "conversation"} & set(protocol.slots) for protocol in folder.protocols().values()):
+        return
+    roles = pl.col("messages").list.eval(pl.element().struct.field("role")).list.contains("context")
+    passages = 0
+    for bucket in folder.buckets():
+        asked = pl.DataFrame(folder.read_table(f"responses/bucket={bucket:03d}.parquet", ["question_id", "messages"]))
+        passages += asked.filter(roles)["question_id"].n_unique()
+    if passages:
+        yield (
+            f"note: {passages} questions have a passage (context), and the protocols {list(folder.protocols())} do not "
+            "show it; protocols: [answer-passage] does"
+        )
 
 
 def write_corpus(folder: RunFolder) -> int:

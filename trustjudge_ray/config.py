@@ -100,7 +100,7 @@ class JudgeConfig:
     """Requests of one replica that are under way at once; run.batch_size should be a few times as large."""
     scripted: dict[str, Any] = field(default_factory=dict)
     """Of the scripted judge: quality {model: 0..1}, position_bias, intransitivity, noise, rationale (in words),
-    failure_rate, poison, seconds_per_batch."""
+    answering, verifying, acceptance, failure_rate, poison, seconds_per_batch."""
 
 
 @dataclass

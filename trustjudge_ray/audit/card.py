@@ -1,7 +1,7 @@
 """The card of a judge: every figure of the audit, what the gate says, and what a reader must know."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import polars as pl
@@ -19,7 +19,7 @@ from trustjudge_ray.audit.response_bias import (
     own_verdicts,
 )
 from trustjudge_ray.audit.verdicts import GENERATED, PAIRS, READS, combined, conform, items_of, unasked, with_reasons
-from trustjudge_ray.audit_config import ORACLES, AuditConfig
+from trustjudge_ray.audit_config import ORACLES, AuditConfig, GatesConfig
 
 READING: Final = "reading"
 JUDGED: Final = ("own", "gold", "swap")
@@ -101,7 +101,7 @@ def card(
     pairs = conform(pairs, PAIRS, "PAIRS")
     items = items_of(reads, generated, pairs)
     figures = tuple(_figures(reads, pairs, generated, items, oracles, settings))
-    said = gates(figures, settings.gates, settings.min_wrong)
+    said = gates(figures, _asked_for(settings), settings.min_wrong)
     behaves = lazy(figures)
     return Card(
         verdict=verdict(said),
@@ -115,6 +115,13 @@ def card(
         primary=settings.oracle,
         agreement=tuple(oracle_agreement),
     )
+
+
+def _asked_for(settings: AuditConfig) -> GatesConfig:
+    """The gates whose figures were asked for: without probes nothing is withheld and nothing compared."""
+    if settings.probes:
+        return settings.gates
+    return replace(settings.gates, candidate_withheld=None, both_order_agreement=None)
 
 
 def _figures(

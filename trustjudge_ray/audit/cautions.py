@@ -99,7 +99,8 @@ def _swayed(found: Found) -> Iterator[str]:
         shift = found["probe", "accept_shift", f"probe={probe}"].estimate
         if shift.low > 0 or shift.high < 0:
             way = "more" if shift.value > 0 else "less"
-            yield f"probe {probe}: it accepts {abs(shift.value):.0%} {way} than of the same answers without"
+            points = 100 * abs(shift.value)
+            yield f"probe {probe}: it accepts {points:.0f} in a hundred {way} than of the same answers without"
     constant = found["probe", "accept_probe", "probe=constant"].estimate
     if constant.low > 0.5:
         yield f"it accepts the same empty phrase for {constant.value:.0%} of the questions"

@@ -29,7 +29,7 @@ def condition_of(protocol: Protocol) -> str:
 
 def polarity_of(protocol: Protocol) -> str:
     """What saying yes would mean: `right` (yes accepts), `wrong` (yes rejects), or `correct` (the labels say it)."""
-    accept = protocol.label_texts[0].strip().casefold()
+    accept = protocol.label_texts[0].strip(" .,!").casefold()
     return "right" if accept in YES else "wrong" if accept in NO else "correct"
 
 
