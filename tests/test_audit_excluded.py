@@ -276,3 +276,14 @@ def test_a_label_that_an_endpoint_does_not_list_has_no_probability_and_costs_no_
     assert found["p_accept"].to_list() == [1.0, None]
     (both,) = reading_off.pairs(judged, items).to_dicts()
     assert (both["p_tie"], both["p_gold"]) == (0, pytest.approx(math.exp(-0.1) / 0.95))
+
+
+def test_a_lean_says_how_many_items_it_leaves_out_and_why():
+    reads, pairs, generated = tables(COIN)
+    lost = sorted(reads["item_id"].unique())[:3]
+    gone = pl.col("item_id").is_in(lost) & (pl.col("candidate") == "swap") & (pl.col("polarity") == "wrong")
+    reads = reads.with_columns(pl.when(gone).then(pl.lit("engine_error")).otherwise("status").alias("status"))
+    found = card(reads, pairs, generated, [], AuditConfig())
+    for name in ("accept_lean", "yes_bias", "first_label_bias", "yes_bias_log_odds"):
+        figure = number(found, name, "controlled")
+        assert (figure.estimate.cases, figure.excluded_by) == (reads["item_id"].n_unique() - 3, {"engine_error": 3})

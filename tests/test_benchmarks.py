@@ -136,3 +136,21 @@ def test_two_replicas_are_measured_beside_one_and_every_judgment_is_made():
     figures = last_line("scaling", "--small")
     assert figures["replicas"] == 2
     assert figures["ratio"] > 0
+
+
+@pytest.mark.engine
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_labelling_pairs_is_measured_beside_the_bare_engine():
+    figures = last_line("preferences", "--small")
+    assert figures["ratio"] > 0
+    assert figures["judgments_per_pair"] == 4
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_the_reward_service_loses_and_mixes_up_no_answer():
+    figures = last_line("service", "--small")
+    assert (figures["lost"], figures["doubled"]) == (0, 0)

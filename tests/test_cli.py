@@ -75,7 +75,8 @@ def test_a_mistake_is_one_message_and_a_status_never_a_traceback(tmp_path, args,
 
 
 COMMANDS = ("ablation", "agree", "answer", "audit", "compare", "doctor", "evaluate", "export", "import", "judge")
-COMMANDS += ("label-sheet", "nightly", "plan", "preferences", "report", "retry", "run", "show", "validate")
+COMMANDS += ("label-sheet", "nightly", "plan", "preferences", "report", "retry", "run", "serve-rewards", "show")
+COMMANDS += ("validate",)
 
 
 def test_help_names_every_command_and_each_says_what_it_does():

@@ -203,6 +203,7 @@ def test_a_completion_that_kills_judges_fails_alone_and_its_neighbours_are_answe
 def test_what_happened_is_counted_where_prometheus_reads(running):
     import ray
 
+    assert running.post("").json()["rewards"][0]["status"] == "empty_response"
     port, end = ray.nodes()[0]["MetricsExportPort"], time.monotonic() + 60
     wanted = [
         'requests_total{.*route="/v1/reward".*status="200"',

@@ -454,7 +454,7 @@ CLIENTS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(CLIENTS, max_size=12), st.integers(0, 2), st.integers(1, 3), st.sampled_from([0, 2, 100]))
 def test_whatever_happens_each_client_gets_its_own_answers_or_a_reason(clients, deaths, in_flight, cache):
     async def scene() -> None:

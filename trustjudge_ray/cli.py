@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from trustjudge_ray import __version__, config
-from trustjudge_ray.commands import defend, existing, judging
+from trustjudge_ray.commands import defend, existing, judging, serving
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -36,6 +36,7 @@ for command in (
     judging.answer,
     judging.audit,
     judging.preferences,
+    serving.serve_rewards,
     judging.validate,
     judging.doctor,
     judging.plan,

@@ -166,22 +166,23 @@ def label_figures(verdicts: pl.DataFrame, full: pl.DataFrame, size: int) -> Iter
     The first three lie from −½ to ½.
     """
     kept = verdicts.filter(pl.col("out").is_null()).select("item_id", "cluster", "candidate")
+    lost = verdicts.drop_nulls("out").unique("item_id").sort("item_id").select("item_id", "cluster", "out")
     rows = full.filter(pl.col("repeat") == 0).join(kept, on=["item_id", "candidate"])
     leans = _by_item(rows, ["polarity"])
     ways = _by_item(rows, ["polarity", "first"])
-    yield _lean("accept_lean", None, _mean_of(leans, "p"), size)
+    yield _lean("accept_lean", None, _mean_of(leans, "p"), lost, size)
     for group, frame in by_value(leans, "polarity"):
-        yield _lean("accept_lean", group, _mean_of(frame, "p"), size)
+        yield _lean("accept_lean", group, _mean_of(frame, "p"), lost, size)
     yes = _half_difference(leans, "polarity", ("right", "wrong"))
-    yield _lean("yes_bias", None, yes, size)
+    yield _lean("yes_bias", None, yes, lost, size)
     first = _half_difference(ways, "first", ("accept", "reject"))
-    yield _lean("first_label_bias", None, _mean_of(first, "p"), size)
+    yield _lean("first_label_bias", None, _mean_of(first, "p"), lost, size)
     for group, frame in by_value(first, "polarity"):
-        yield _lean("first_label_bias", group, frame, size)
+        yield _lean("first_label_bias", group, frame, lost, size)
     asked = leans.filter(pl.col("polarity").is_in(["right", "wrong"]))
     both = asked.join(yes.select("item_id"), on="item_id", how="semi")
     for name, frame in (("accept_lean_log_odds", _mean_of(both, "log_odds")), ("yes_bias_log_odds", yes)):
-        yield Cases(frame, size).figure(name, CONTROLLED, None, pl.col("log_odds"), mean)
+        yield Cases(_and(frame, lost), size).figure(name, CONTROLLED, None, pl.col("log_odds"), mean)
 
 
 def _by_item(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -206,8 +207,13 @@ def _half_difference(frame: pl.DataFrame, column: str, sides: tuple[str, str]) -
     return both.with_columns(p.alias("p"), (pl.col("log_odds") - pl.col("log_odds_other")) / 2)
 
 
-def _lean(name: str, group: str | None, frame: pl.DataFrame, size: int) -> Figure:
+def _and(frame: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
+    """With a row for each item that is left out, and why."""
+    return pl.concat([frame, lost], how="diagonal_relaxed")
+
+
+def _lean(name: str, group: str | None, frame: pl.DataFrame, lost: pl.DataFrame, size: int) -> Figure:
     """The mean of p less ½: half a mean difference from −1 to 1."""
-    return Cases(frame, size).figure(
+    return Cases(_and(frame, lost), size).figure(
         name, CONTROLLED, group, 2 * pl.col("p") - 1, lambda at, x, n: linear(change(at, x, n, soft=True), 0.5, 0.0)
     )

@@ -108,7 +108,7 @@ class JudgeActor:
     """
 
     def __init__(self, duty: Duty, attempts: Any) -> None:
-        _end_with_parent()
+        end_with_parent()
         name = judge_name(duty.judge)
         self._watch, self._metrics = Watch(attempts), Metrics(name)
         if self._watch.starting():
@@ -168,7 +168,7 @@ class JudgeActor:
         return dict(zip(group, found, strict=True))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have the kernel kill this process when the raylet that started it ends: at exit Ray's C++ objects can wait for
     one another for ever, and an engine would keep its memory. Linux only."""
     with contextlib.suppress(OSError, AttributeError):

@@ -38,7 +38,7 @@ from starlette.responses import Response
 from trustjudge_ray.config import ClusterConfig, ConfigError, JudgeConfig, judge_name
 from trustjudge_ray.judging import base, engines
 from trustjudge_ray.pipeline import placement, session
-from trustjudge_ray.pipeline.judges import _end_with_parent
+from trustjudge_ray.pipeline.judges import end_with_parent
 from trustjudge_ray.serving_config import ServeConfig, ServingConfig, is_loopback
 from trustjudge_ray.training.adapters import reward_protocols
 from trustjudge_ray.training.rewards import Reward, RewardRequest, TrustJudgeReward
@@ -59,7 +59,7 @@ class Judging:
     """Holds a judge, and rewards batches with it."""
 
     def __init__(self, config: ServingConfig) -> None:
-        _end_with_parent()
+        end_with_parent()
         self._rewards = build(config)
 
     async def rewards(self, requests: list[RewardRequest]) -> list[Reward]:
