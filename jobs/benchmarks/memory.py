@@ -19,6 +19,8 @@ from . import Options
 from ._scale import MODELS, outcome, start_apart, tasks_of, write_config, write_corpus
 
 _EVERY = 1.0
+_SLOW = {"judge": {"engine": "scripted", "scripted": {"noise": 0.05, "seconds_per_batch": 3 * _EVERY}}}
+"""Of the small form, whose judge would be gone before it was looked at."""
 _MAPPING = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)$|^Private_(?:Clean|Dirty): +(\d+) kB$", re.MULTILINE
 )
@@ -47,13 +49,17 @@ def _measured(options: Options, folder: Path, tasks: int) -> dict[str, float]:
     Raises:
         RuntimeError: it did not judge every task.
     """
-    process = start_apart(write_config(folder, "run"))
+    process = start_apart(write_config(folder, "run", **(_SLOW if options.small else {})))
     with Watch(process) as watch:
         found = outcome(process)
     if found["judged"] != tasks:
         raise RuntimeError(f"{found['judged']} of {tasks} tasks were judged")
     options.say(f"{tasks:,} tasks in {found['seconds']:.0f} s ({_steps(found['steps'])}), {watch.samples} samples")
-    return watch.peaks()
+    peaks = watch.peaks()
+    unseen = [part for part, peak in peaks.items() if not peak]
+    if unseen:
+        raise RuntimeError(f"no sample of {', '.join(unseen)} in {watch.samples}: the run was over too soon")
+    return peaks
 
 
 def _steps(seconds: dict[str, float]) -> str:
