@@ -1,6 +1,10 @@
 """Order of the suite (quick tests first), and the parts that it starts once."""
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("suite", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("suite")
 
 pytest_plugins = ["engine_fixtures", "cluster_fixtures", "s3_fixtures", "openai_fixtures"]
 

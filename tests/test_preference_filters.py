@@ -33,6 +33,20 @@ def test_each_filter_keeps_its_limit_and_drops_what_is_beyond(name, value, colum
     assert marked(filtered(**{column: fails}), {name: value})["drop_reason"].to_list() == [name]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "columns"),
+    [
+        ("min_margin", 0.2, {"margin": 0.6 - 0.4}),
+        ("max_p_tie", 0.3, {"p_tie": 0.1 + 0.2}),
+        ("min_label_mass", 0.8, {"label_mass": 0.5 + 0.1 + 0.1 + 0.1}),
+        ("max_length_ratio", 4.1, {"length_chosen": 410, "length_rejected": 100}),
+        ("min_score", 0.3, {"score_chosen": 0.1 * 3 - 2e-16}),
+    ],
+)
+def test_float_noise_drops_no_pair_that_lies_at_a_limit(name, value, columns):
+    assert marked(filtered(**columns), {name: value})["drop_reason"].to_list() == [None]
+
+
 def test_a_filter_that_cannot_be_read_says_so_and_one_that_is_off_drops_nothing():
     unscored = filtered(scores_agree=None, score_chosen=None)
     assert marked(unscored, {"scores_agree": True})["drop_reason"].to_list() == ["scores_agree_unknown"]

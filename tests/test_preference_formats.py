@@ -139,6 +139,8 @@ def test_answers_of_several_turns_stand_with_the_users_turns_before_them():
         ([user("a"), assistant("b"), assistant("c")], [user("a"), assistant("e")], "not_an_answer"),
         ([user("a"), user("b")], [user("a"), assistant("e")], "prompts_differ"),
         ([assistant("b")], [assistant("c")], "prompts_differ"),
+        ([user("a")], [user("a")], "identical_sides"),
+        ([user("a"), assistant("b"), user("c")], [user("a"), assistant("b"), user("c")], "not_an_answer"),
         ("text", [assistant("c")], "wrong_type"),
         ([user("a"), assistant("b")], None, "missing_field"),
     ],
@@ -146,6 +148,21 @@ def test_answers_of_several_turns_stand_with_the_users_turns_before_them():
 def test_what_is_no_pair_is_refused_by_name(chosen, rejected, reason):
     _, bad = parsed("trl-conversational", {"chosen": chosen, "rejected": rejected})
     assert bad == [(1, reason)]
+
+
+@pytest.mark.parametrize(
+    ("format", "chosen", "rejected", "reason"),
+    [
+        ("trl", "", "a b", "empty_side"),
+        ("trl", "a", "a", "identical_sides"),
+        ("trl", "a b", "c d", "prompts_differ"),
+        ("hh-rlhf", "\n\nHuman: a\n\nAssistant: b", "", "empty_side"),
+        ("hh-rlhf", "\n\nHuman: a\n\nAssistant: b", "b", "not_a_transcript"),
+        ("trl-conversational", [], [assistant("a")], "empty_side"),
+    ],
+)
+def test_an_empty_side_that_leaves_no_prompt_is_not_counted_as_prompts_that_differ(format, chosen, rejected, reason):
+    assert parsed(format, {"chosen": chosen, "rejected": rejected}) == ([], [(1, reason)])
 
 
 def test_a_side_without_an_answer_and_two_equal_conversations_are_pairs():
@@ -224,6 +241,29 @@ def test_a_transcript_as_a_prompt_is_a_conversation():
         {"chosen": ["d"], "rejected": ["e"]},
     )
     assert of_line(rows, 2) == ([("user", "a")], {"chosen": ["It is d"], "rejected": ["It is e"]})
+
+
+def test_a_transcript_that_both_sides_repeat_is_not_part_of_their_answers():
+    start = "\n\nHuman: a\n\nAssistant:"
+    rows, _ = parsed(
+        "trl",
+        {"prompt": start, "chosen": f"{start} b", "rejected": f"{start} c"},
+        {"prompt": f"{start} ", "chosen": f"{start} b", "rejected": "c"},
+    )
+    assert of_line(rows, 1) == ([("user", "a")], {"chosen": ["b"], "rejected": ["c"]})
+    assert of_line(rows, 2)[1]["rejected"] == ["c"], "where one does not, nothing is taken from either"
+    assert of_line(rows, 2)[1]["chosen"] == [f"{start} b"]
+
+
+@pytest.mark.parametrize("format", ["trl", "hh-rlhf"])
+def test_a_transcript_without_a_question_is_no_pair(format):
+    start = "\n\nAssistant:"
+    prompt = {"prompt": start} if format == "trl" else {}
+    before = start if format == "hh-rlhf" else ""
+    line = json.dumps(prompt | {"chosen": f"{before} a", "rejected": f"{before} b"})
+    [(rows, bad)] = formats.parse_lines([line.encode()], "x", format, {})
+    assert (len(rows), bad["reason"].to_pylist()) == (0, ["not_a_transcript"])
+    assert "no turn before the answer" in bad["detail"][0].as_py()
 
 
 @pytest.mark.parametrize("format", ["trl-conversational", "ultrafeedback", "ultrafeedback-binarized", "hh-rlhf"])

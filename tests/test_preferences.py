@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from trustjudge_ray import config, labelling_preferences, runs
 from trustjudge_ray.config import AnalysisConfig, ConfigError
 from trustjudge_ray.corpus.canary import META_JSON
+from trustjudge_ray.corpus.duplicates import deduplicate
+from trustjudge_ray.corpus.formats import parse_lines
 from trustjudge_ray.identity import bucket_of
 from trustjudge_ray.judging.base import RunError
 from trustjudge_ray.preferences_config import PreferencesConfig
@@ -126,6 +128,14 @@ def test_a_canary_wins_no_pair():
     assert one(judged((0.9, 0.1, 0), (0.9, 0.1, 0)), answers)["drop_reason"] == "canary"
 
 
+def test_a_circle_through_a_canary_is_no_cycle_of_the_prompt():
+    circle = [("x", "y"), ("y", "z"), ("z", "x")]
+    answers = [row for q, texts in enumerate(circle) for row in pair(q, *texts)]
+    answers[0]["meta_json"] = META_JSON
+    judgments = [row for q in range(3) for row in judged((0.9, 0.1, 0), (0.9, 0.1, 0), q)]
+    assert not any(row["cycle"] for row in made(judgments, answers))
+
+
 @pytest.mark.parametrize(
     ("judgments", "reason"),
     [
@@ -161,6 +171,10 @@ def test_a_model_that_nobody_named_is_null_and_a_named_one_stands_with_its_answe
     assert (named["model_chosen"], named["model_rejected"]) == ("lama", None)
     plain = one(judgments, [answer("q", "chosen", "x", model="m1"), answer("q", "rejected", "y", model="m2")])
     assert (plain["model_chosen"], plain["label_original"]) == ("m2", None)
+    theirs = [
+        row | {"meta_json": '{"preference":"A"}'} for row in [answer("q", "chosen", "x"), answer("q", "rejected", "y")]
+    ]
+    assert one(judgments, theirs)["model_chosen"] == "rejected", "a field of the user's that is called preference"
 
 
 def test_peoples_scores_are_a_label_of_their_own_and_equal_ones_are_none():
@@ -359,6 +373,43 @@ def test_an_export_is_of_the_filters_that_are_asked_for_whatever_was_written_bef
         asked = PreferencesConfig(filters={"min_margin": least})
         told = labelling_preferences.export(folder, "trl", str(tmp_path / "x.jsonl"), asked, AnalysisConfig())
         assert told["rows"] == rows
+
+
+def test_an_export_by_another_judge_is_not_taken_for_one_by_the_first(tmp_path):
+    first = [row for q in range(3) for row in judged((0.9, 0.1, 0), (0.9, 0.1, 0), q)]
+    second = [row | {"judge": "k"} for q in range(3) for row in judged((0.1, 0.9, 0), (0.1, 0.9, 0), q)]
+    folder = judged_folder(str(tmp_path), first + second, [row for q in range(3) for row in pair(q)])
+    for judge, chosen in ((None, "good answer"), ("k", "bad"), (None, "good answer"), ("j", "good answer")):
+        out, asked = tmp_path / "x.jsonl", PreferencesConfig(judge=judge)
+        labelling_preferences.export(folder, "trl", str(out), asked, AnalysisConfig())
+        assert {json.loads(line)["chosen"] for line in out.read_text().splitlines()} == {chosen}
+
+
+def test_an_export_with_a_misspelt_filter_is_refused_by_name_also_where_a_card_is_there(tmp_path):
+    folder = judged_folder(str(tmp_path), judged((0.9, 0.1, 0), (0.9, 0.1, 0)), pair())
+    labelling_preferences.write(folder, PreferencesConfig(), AnalysisConfig())
+    asked = PreferencesConfig(filters={"min_margn": 0.1})
+    with pytest.raises(ConfigError, match="did you mean 'min_margin'"):
+        labelling_preferences.export(folder, "trl", str(tmp_path / "x.jsonl"), asked, AnalysisConfig())
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_line_of_whose_pair_one_side_alone_was_refused_does_not_vanish_from_the_counts(tmp_path, recorded):
+    line = {"prompt": "p", "chosen": "a", "rejected": "b", "human_rejected": 0}
+    lines = [line | {"human_chosen": 1}, line | {"human_chosen": 2}, line | {"chosen": "c"}]
+    [(rows, _)] = parse_lines(["".join(json.dumps(one) + "\n" for one in lines).encode()], "test", "trl", {})
+    stay, bad = deduplicate(rows)
+    answers = stay.to_pylist()
+    assert len(answers) == 3, "the rejected side of line 1 is alone, the pair of line 3 is whole"
+    question = answers[-1]["question_id"]
+    alone = [score(answers[0]["question_id"], "rejected", (0.0, 0.0, 0.0, 1.0, 0.0))]
+    folder = judged_folder(str(tmp_path), judged((0.9, 0.1, 0), (0.9, 0.1, 0), question) + alone, answers)
+    if recorded:
+        folder.write_table("quarantine/files.parquet", bad)
+    counts = labelling_preferences.write(folder, PreferencesConfig(), AnalysisConfig())["counts"]
+    lost = {"conflicting_duplicate": 2} if recorded else {"too_few_responses": 1}
+    assert (counts["quarantined"], counts["pairs"]) == (lost, 1)
+    assert counts["rows"] == counts["pairs"] + sum(lost.values())
 
 
 @pytest.mark.s3

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -103,6 +104,18 @@ def test_trl_takes_references_from_the_column_that_is_named(config):
     )
 
 
+def test_a_reference_that_is_no_text_is_refused_and_its_python_form_is_never_compared_with(config):
+    asked = (["Why?"], ["middle"])
+    scored = TrlReward(config)(*asked)
+    assert TrlReward(config)(*asked, reference=[float("nan")]) == scored
+    assert verl.compute_scores(["x"], ["middle"], [np.nan], [{"prompt": "Why?"}], config=config) == scored
+    assert TrlReward(config)(*asked, reference=[0]) == pytest.approx([0.5])
+    assert TrlReward(config)(*asked, reference=[[{"type": "text", "text": "so"}]]) == pytest.approx([0.5])
+    for truth in ({"target": 42}, ["so"], np.array(["so"], dtype=object)):
+        with pytest.raises(RewardError, match="a reference is (dict|list|ndarray); a text, or None for none"):
+            verl.compute_scores(["x"], ["middle"], [truth], [{"prompt": "Why?"}], config=config)
+
+
 def test_a_trl_reward_can_be_sent_to_another_process_before_it_is_used(config):
     sent = pickle.loads(pickle.dumps(TrlReward(config, name="judge")))
     assert sent.__name__ == "judge"
@@ -180,6 +193,19 @@ def test_openrlhf_loads_the_file_by_its_path_and_gets_tensors(config, monkeypatc
             (turn("user", "A"), turn("assistant", "B"), turn("user", "C")),
         ),
         ("Why? (in brief)", (turn("user", "Why? (in brief)"),)),
+        *(
+            (quoting, (turn("user", quoting),))
+            for quoting in (
+                "Explain <|im_start|>user\nhi<|im_end|> to me.",
+                "<|im_start|>user\nhi<|im_end|>\nWhat is that?",
+                "<|im_start|>user\nWhat is <|im_end|> for?<|im_end|>\n<|im_start|>assistant\n",
+            )
+        ),
+        (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n<|im_start|>user\nhi<|im_end|>?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            (turn("user", "<|im_start|>user\nhi<|im_end|>?"),),
+        ),
     ],
 )
 def test_a_templated_prompt_is_taken_apart_into_its_turns(prompt, messages):
@@ -211,7 +237,7 @@ def service(answers: list[tuple[int, dict[str, str], Any]]) -> Iterator[tuple[st
             status, headers, answer = answers[len(asked) - 1]
             said = json.dumps(answer).encode()
             self.send_response(status)
-            for name, value in (headers | {"Content-Length": str(len(said))}).items():
+            for name, value in ({"Content-Length": str(len(said))} | headers).items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(said)
@@ -271,6 +297,11 @@ def test_a_large_batch_is_sent_in_parts_that_cut_no_group_and_comes_back_in_orde
         ((400, {}, {"error": "no messages"}), "HTTP 400: .*no messages"),
         ((200, {}, {"rewards": GIVEN[:1]}), "1 rewards for 2 requests"),
         ((200, {}, {"result": []}), "no rewards in its answer"),
+        *(
+            ((200, {}, {"rewards": [GIVEN[0], GIVEN[1] | {"value": value}]}), "no rewards in its answer")
+            for value in (math.nan, "0.5", True)
+        ),
+        ((200, {"Content-Length": "9999"}, {"rewards": GIVEN}), ".*is the reward service running"),
         ((503, {"Retry-After": "0"}, {"error": "starting"}), "HTTP 503: .*starting"),
     ],
 )
@@ -280,6 +311,13 @@ def test_an_answer_without_rewards_is_an_error_that_names_the_service(answer, me
         pytest.raises(adapters.RewardServiceError, match=f"{url}/v1/reward: {message}"),
     ):
         adapters.RewardClient(url, tries=2).rewards(ASKED)
+
+
+def test_a_token_that_no_header_can_hold_is_refused_without_being_shown():
+    for token in ("secret of a file\n", "s\u00e9cret", "secret\r\nX-Other: 1"):
+        with pytest.raises(ConfigError, match="TRUSTJUDGE_SERVICE_TOKEN: the token holds") as told:
+            adapters.RewardClient("http://127.0.0.1:1", token=token)
+        assert "cret" not in str(told.value)
 
 
 def test_a_service_that_is_not_there_is_an_error_that_asks_whether_it_runs():

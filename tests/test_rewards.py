@@ -168,6 +168,32 @@ def test_an_empty_completion_is_not_judged_and_takes_nothing_from_the_others(mod
     assert all("".join(task["replies_a"]).strip() for task in judge.tasks)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_an_empty_completion_is_drawn_by_nobody_and_takes_no_opponent_from_the_others(seed):
+    rewards, judge = rewarder({}, mode="group", opponents=1, seed=seed)
+    found = rewards.rewards([request(text) for text in ("a", "", "b", " ", "c", "\n", "d")])
+    alone = rewarder({}, mode="group", opponents=1, seed=seed)[0].rewards([request(text) for text in "abcd"])
+    assert [reward.value for reward in found[::2]] == [reward.value for reward in alone]
+    assert {reward.details["asked"] for reward in found[::2]} == {1.0}
+    assert [reward.status for reward in found[1::2]] == ["empty_response"] * 3
+    assert len(judge.tasks) == 4
+
+
+def test_copies_beside_an_empty_completion_still_tie():
+    rewards, _ = rewarder({}, mode="group")
+    assert [reward.value for reward in rewards.rewards([request(text) for text in ("same", "", "same")])] == [
+        0.5,
+        None,
+        0.5,
+    ]
+    assert [reward.status for reward in rewards.rewards([request(text) for text in ("one", "", " ")])] == [
+        "alone_in_group",
+        "empty_response",
+        "empty_response",
+    ]
+    assert [reward.status for reward in rewards.rewards([request("")] * 2)] == ["empty_response"] * 2
+
+
 def test_identical_completions_are_a_tie_that_no_judge_is_asked_about():
     rewards, judge = rewarder({}, mode="group")
     found = rewards.rewards([request("same")] * 4)
@@ -363,8 +389,9 @@ def test_groups_of_two_calls_stay_apart_unless_they_are_named():
         parts = (["x", "weak"], ["x", "strong"])
         return await asyncio.gather(*[rewards.arewards([request(t, group=group) for t in part]) for part in parts])
 
-    apart = asyncio.run(calls(None))
-    assert apart[0][0].value == pytest.approx(win(0.5, 0.1), abs=1e-6)
+    for unnamed in (None, ""):
+        apart = asyncio.run(calls(unnamed))
+        assert apart[0][0].value == pytest.approx(win(0.5, 0.1), abs=1e-6)
     together = asyncio.run(calls("g"))
     wins = [0.5, win(0.5, 0.1), win(0.5, 0.9)]
     assert together[0][0].value == together[1][0].value == pytest.approx(sum(wins) / 3, abs=1e-6)

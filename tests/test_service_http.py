@@ -3,6 +3,9 @@
 import asyncio
 import functools
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,7 +44,7 @@ class Service:
         self.queue: RewardQueue[RewardRequest, Reward] = RewardQueue(
             self._judged,
             limits,
-            keep=lambda reward: reward.value is not None,
+            keep=lambda reward: reward.final,
             again=lambda reward: replace(reward, calls=0),
             failed=lambda why: Reward(None, "engine_error"),
         )
@@ -135,6 +138,21 @@ def test_a_completion_asked_again_costs_no_judgment_and_says_so():
     assert len(service.batches) == 1
     (fourth,) = post(service, "/v1/reward", {"requests": [request("a", reference="r")]})
     assert values(fourth)[0]["calls"] == 2
+
+
+def test_a_group_in_which_a_comparison_failed_is_judged_again_and_not_kept_as_it_was():
+    service = Service(config_of("rewards.mode=group", "judge.scripted.failure_rate=0.2"))
+    body = {"requests": [request(text) for text in "abcdef"]}
+    (first,), (again,) = (post(service, "/v1/reward", body) for _ in range(2))
+    told = values(first)
+    assert all(reward["value"] is not None for reward in told)
+    assert any(reward["details"]["opponents"] < reward["details"]["asked"] for reward in told)
+    assert len(service.batches) == 2
+    assert sum(reward["calls"] for reward in values(again)) > 0
+    whole = Service(config_of("rewards.mode=group"))
+    for _ in range(2):
+        post(whole, "/v1/reward", body)
+    assert len(whole.batches) == 1
 
 
 def test_openrlhf_gets_numbers_for_what_follows_each_prompt():
@@ -258,6 +276,18 @@ def test_a_large_body_without_a_length_is_broken_off_and_one_that_never_comes_is
     assert sum(read) < 20_000
 
 
+@pytest.mark.parametrize("length", [b"\xb2", b"-1", b"", b"9" * 5000])
+def test_a_length_that_is_none_is_refused_and_does_not_end_in_a_traceback(length):
+    (answer,) = post(Service(config_of()), "/v1/reward", b"{}", headers={"Content-Length": length})
+    assert answer.status_code == 413
+
+
+def test_a_deadline_beyond_all_floats_is_as_long_as_there_is():
+    body = json.dumps({"requests": [request("a")], "deadline": 10**400}).encode()
+    (answer,) = post(Service(config_of()), "/v1/reward", body)
+    assert answer.status_code == 200
+
+
 def test_routes_and_methods_that_are_not_there_are_named():
     async def sent() -> list[int]:
         async with service.client() as client:
@@ -291,6 +321,21 @@ def test_without_the_token_nobody_is_rewarded_and_no_body_is_read():
         (answer,) = post(service, "/v1/reward", {"requests": [request("a")]}, headers={"Authorization": right})
         assert answer.status_code == 200
     assert "secret" not in repr(Token.of("secret of sixteen", SALT))
+
+
+def test_the_command_leaves_no_token_in_its_environment_for_the_processes_of_ray_to_inherit(tmp_path):
+    (tmp_path / "rewards.yaml").write_text("judge: {engine: scripted}", "utf-8")
+    probe = (  # a token that is too short, so that it ends before Ray is started
+        "import os, sys\n"
+        "from click.testing import CliRunner\n"
+        "from trustjudge_ray.commands.serving import serve_rewards\n"
+        "told = CliRunner().invoke(serve_rewards, sys.argv[1:])\n"
+        "print(type(told.exception).__name__, 'pass-word' in str(told.exception), 'MY_TOKEN' in os.environ)\n"
+    )
+    command = [sys.executable, "-c", probe, str(tmp_path / "rewards.yaml"), "serve.token_env=MY_TOKEN"]
+    environment = os.environ | {"MY_TOKEN": "pass-word"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["ConfigError", "False", "False"], done.stderr
 
 
 def raising(error: Exception) -> Callable[..., Awaitable[list[Reward]]]:

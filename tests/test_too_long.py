@@ -52,7 +52,7 @@ def task(protocol: protocols.Protocol, words: tuple[int, int], order: str = "AB"
 
 def literal_tokens(protocol: protocols.Protocol) -> int:
     reader = within(10**6, protocol)
-    return reader.prompts.size(dict.fromkeys(protocols.SLOTS, "")) + 10**6 - reader.room
+    return reader.prompts.size(dict.fromkeys(slots.SLOTS, "")) + 10**6 - reader.room
 
 
 @pytest.mark.parametrize("name", [*NAMES, "thinking"])

@@ -7,7 +7,7 @@ others, each with its `drop_reason`), both PREFERENCES; `preferences.html`, and 
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,12 +112,8 @@ def write(folder: RunFolder, settings: PreferencesConfig, analysis: AnalysisConf
         RunError: the run has no responses (it was imported), or compares nothing.
         StorageError: storage refuses, or the run was never planned.
     """
-    found, buckets = folder.protocols(), [b for b in folder.buckets() if folder.exists(_responses(b))]
-    judges = next(filter(None, (_judges(folder, bucket) for bucket in buckets)), [])
-    if not judges:
-        raise RunError(f"{folder.path}: no pair of responses is planned; an imported run has none")
-    known = {name: found[name] for name in _as_configured(folder, "protocols", list(found))}
-    labeller = _labeller(settings, known, _as_configured(folder, "judges", judges))
+    buckets = _buckets(folder)
+    known, labeller = _asked_of(folder, buckets, settings)
     parts = list(_parts(folder, buckets, known, labeller))
     if not any(frame.height for _, frame in parts):
         raise RunError(f"{folder.path}: no pair of responses was compared by {labeller.judge}, {labeller.protocol}")
@@ -132,6 +128,23 @@ def write(folder: RunFolder, settings: PreferencesConfig, analysis: AnalysisConf
     folder.write_bytes(PAGE, html.page(card, title).encode("utf-8"))
     folder.write_json(CARD, card)
     return card
+
+
+def _buckets(folder: RunFolder) -> list[int]:
+    """The buckets of the run's own responses."""
+    return [bucket for bucket in folder.buckets() if folder.exists(_responses(bucket))]
+
+
+def _asked_of(
+    folder: RunFolder, buckets: list[int], settings: PreferencesConfig
+) -> tuple[dict[str, Protocol], Labeller]:
+    """The protocols of a run folder, and who labels in it; raises as `write`."""
+    judges = next(filter(None, (_judges(folder, bucket) for bucket in buckets)), [])
+    if not judges:
+        raise RunError(f"{folder.path}: no pair of responses is planned; an imported run has none")
+    found = folder.protocols()
+    known = {name: found[name] for name in _as_configured(folder, "protocols", list(found))}
+    return known, _labeller(settings, known, _as_configured(folder, "judges", judges))
 
 
 def _judges(folder: RunFolder, bucket: int) -> list[str]:
@@ -184,16 +197,25 @@ def _write_part(folder: RunFolder, number: int, buckets: list[int], pairs: pl.Da
 
 
 def _source(folder: RunFolder, buckets: list[int]) -> Source:
-    """How many lines the files had, and which gave nothing: a line is counted once, however many responses it held."""
-    places = [folder.read_table(_responses(bucket), ["source", "line"]) for bucket in buckets]
-    used = pl.DataFrame(pa.concat_tables(places)).unique()
+    """How many lines the files had, and which gave no pair: a line is counted once, however many responses it held. A
+    response that is alone in its question, since what it stood against was refused, is no pair either: its line counts
+    by that reason, or as `too_few_responses`."""
+    lines = pl.concat([_lines(folder, bucket) for bucket in buckets])
+    used = lines.filter("paired").select("source", "line").unique()
+    lost = lines.filter(~pl.col("paired")).select("source", "line", reason=pl.lit("too_few_responses"))
     bad = folder.quarantine()
-    if bad is None:
-        return Source(used.height, {})
-    lost = bad.unique(["source", "line"], keep="first", maintain_order=True)
+    if bad is not None:
+        lost = pl.concat([bad.select(lost.columns), lost])
+    lost = lost.unique(["source", "line"], keep="first", maintain_order=True)
     lost = lost.join(used, on=["source", "line"], how="anti", nulls_equal=True)
     reasons = lost["reason"].value_counts()
     return Source(used.height + lost.height, dict(zip(reasons["reason"], reasons["count"], strict=True)))
+
+
+def _lines(folder: RunFolder, bucket: int) -> pl.DataFrame:
+    """Where the responses of a bucket come from, and whether their question has another one."""
+    rows = pl.DataFrame(folder.read_table(_responses(bucket), ["source", "line", "question_id"]))
+    return rows.select("source", "line", paired=pl.len().over("question_id") > 1).unique()
 
 
 def kept(folder: RunFolder) -> Iterator[pa.Table]:
@@ -202,11 +224,10 @@ def kept(folder: RunFolder) -> Iterator[pa.Table]:
         yield check(folder.read_table(name), PREFERENCES)
 
 
-def _is_of(card: Mapping[str, Any], settings: PreferencesConfig) -> bool:
-    """Whether a card is of these settings; what they leave open was the run's own first."""
-    asked = {"judge": settings.judge, "protocol": settings.protocol, "score_protocol": settings.score_protocol}
-    same = all(value in (None, card["labeller"][name]) for name, value in asked.items())
-    return same and {f["filter"]: f["value"] for f in card["filters"]} == wanted(settings.filters)
+def _is_of(card: Mapping[str, Any], labeller: Labeller, filters: Mapping[str, Any]) -> bool:
+    """Whether a card is of this labeller and these filters."""
+    same = card["labeller"] == asdict(labeller)
+    return same and {f["filter"]: f["value"] for f in card["filters"]} == wanted(filters)
 
 
 def export(
@@ -227,7 +248,8 @@ def export(
     exports.refuse_bad_export(name, path)
     with lease.held(folder):
         card = folder.read_json(CARD) if folder.exists(CARD) else None
-        if card is None or not _is_of(card, settings):
+        _, labeller = _asked_of(folder, _buckets(folder), settings)
+        if card is None or not _is_of(card, labeller, settings.filters):
             card = write(folder, settings, analysis)
     pairs = card["counts"]["kept"]
     if not pairs:

@@ -39,9 +39,10 @@ def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
         ) from error
     from trustjudge_ray.config import judge_name
 
+    token = os.environ.pop(config.serve.token_env, None)  # or every process of a Ray that is started here inherits it
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            with service.serving(config, os.environ.get(config.serve.token_env)) as address, _end_of_service() as end:
+            with service.serving(config, token) as address, _end_of_service() as end:
                 click.echo(f"rewards of {judge_name(config.judge)} at {address}; Ctrl-C ends the service", err=True)
                 select.select([end], [], [])
                 click.echo("stopping: what was taken in is answered", err=True)

@@ -7,7 +7,8 @@ together; a set of N answers becomes N responses. `question_id` is a hash of the
 
 prompt: explicit, or where it is null what both sides begin with (see `conversation_split` and `text_split`).
 empty and identical answers are read: the plan knows that no judge need be asked, and the pair is dropped by name later.
-what has no pair is quarantined: `prompts_differ`, `not_a_transcript`, `not_an_answer`, `too_few_responses`.
+what has no pair is quarantined: `prompts_differ`, `not_a_transcript`, `not_an_answer`, `too_few_responses`, and where
+    no prompt is told from the sides, `identical_sides` and `empty_side`.
 human scores: none, unless `human_chosen` and `human_rejected` (of a set `human_score`) are there or mapped, also to
     constants: a file whose labels are people's is read with {human_chosen: "=1", human_rejected: "=0"}.
 """
@@ -34,7 +35,8 @@ Messages = list[dict[str, str]]
 def trl(content: dict[str, Any], fields: "FieldMap", flags: tuple[str, ...] = ()) -> "Parts":
     """TRL's standard preference rows: texts `chosen` and `rejected`, and `prompt` unless it is implicit.
 
-    Transcripts are read as `hh_rlhf` does, also a prompt that is one up to an assistant's turn.
+    Transcripts are read as `hh_rlhf` does, also a prompt that is one up to an assistant's turn, which both sides may
+    repeat.
     """
     sides = [_text_side(content, fields, side) for side in SIDES]
     prompt = fields.get(content, "prompt")
@@ -46,6 +48,10 @@ def trl(content: dict[str, Any], fields: "FieldMap", flags: tuple[str, ...] = ()
         start = values.text(prompt, fields.say("prompt"))
     turns = transcript(start) if start.rstrip().endswith("\n\nAssistant:") else None
     if turns:
+        _refuse_no_question(turns[:-1], fields.say("prompt"))
+        asked = start.rstrip()
+        if all(side.startswith(asked) for side in sides):
+            sides = [side[len(asked) :] for side in sides]
         sides = [side.removeprefix(" ") for side in sides]
     messages = turns[:-1] if turns else [{"role": "user", "content": start}]
     return _pair(content, fields, list(flags), messages, [[side] for side in sides])
@@ -77,15 +83,17 @@ def hh_rlhf(content: dict[str, Any], fields: "FieldMap", flags: tuple[str, ...] 
     their last turns; all turns before must be the same."""
     before, answers = [], []
     for side in SIDES:
-        turns = transcript(_text_side(content, fields, side))
+        text = _text_side(content, fields, side)
+        turns = transcript(text)
         if not turns or turns[-1]["role"] != "assistant":
             detail = (
                 f'{fields.say(side)}: turns that begin with "\\n\\nHuman:" and "\\n\\nAssistant:", the last of these'
             )
-            raise UnreadableError("not_a_transcript", detail)
+            raise UnreadableError("not_a_transcript" if text.strip() else "empty_side", detail)
         before.append(turns[:-1])
         answers.append([turns[-1]["content"]])
-    if before[0] != before[1] or not before[0]:
+    _refuse_no_question(max(before, key=len), "chosen and rejected")
+    if before[0] != before[1]:
         raise UnreadableError("prompts_differ", f"chosen and rejected differ before their last turn: {_where(*before)}")
     return _pair(content, fields, list(flags), before[0], answers)
 
@@ -130,13 +138,18 @@ def transcript(text: str) -> Messages:
     ]
 
 
+def _refuse_no_question(messages: Messages, where: str) -> None:
+    if not messages:
+        raise UnreadableError("not_a_transcript", f"{where}: no turn before the answer")
+
+
 def text_split(chosen: str, rejected: str) -> tuple[str, str, str]:
     """The prompt that two texts share, and the two answers: the longest common beginning, cut back to the end of its
     last white space, so that no word is torn (TRL's `extract_prompt` cuts within words). Two equal texts share all but
     their last line.
 
     Raises:
-        UnreadableError: `prompts_differ`, or `identical_sides` of one line: there is no such beginning.
+        UnreadableError: there is no such beginning; see `_unsplit`.
     """
     places = (i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b)
     shared = chosen[: next(places, min(len(chosen), len(rejected)))]
@@ -145,8 +158,9 @@ def text_split(chosen: str, rejected: str) -> tuple[str, str, str]:
     else:
         cut = len(shared) - len(re.split(r"\s", shared)[-1])
     if not chosen[:cut].strip():
-        reason = "identical_sides" if chosen == rejected else "prompts_differ"
-        raise UnreadableError(reason, "where the prompt ends cannot be told from chosen and rejected; map a prompt")
+        raise UnreadableError(
+            _unsplit(chosen, rejected), "where the prompt ends cannot be told from chosen and rejected; map a prompt"
+        )
     return chosen[:cut], chosen[cut:], rejected[cut:]
 
 
@@ -157,14 +171,23 @@ def conversation_split(chosen: Messages, rejected: Messages) -> tuple[Messages, 
     within it are the same on both sides; they then stand at the end of the messages, as RESPONSES has it.
 
     Raises:
-        UnreadableError: `prompts_differ` or `not_an_answer`.
+        UnreadableError: `prompts_differ`, `not_an_answer`, or see `_unsplit`.
     """
     common = sum(1 for _ in _common(chosen, rejected))
     if common == len(chosen) == len(rejected):
         common -= 1
     if common < 1:
-        raise UnreadableError("prompts_differ", f"no first message in common: {_where(chosen, rejected)}")
+        differ = f"no first message in common: {_where(chosen, rejected)}"
+        said = "no message before the answer" if chosen == rejected else differ
+        raise UnreadableError(_unsplit(chosen, rejected), said)
     return _answered(chosen[:common], [chosen[common:], rejected[common:]])
+
+
+def _unsplit(chosen: str | Messages, rejected: str | Messages) -> str:
+    """Why nothing in the sides can be told to be the prompt: they are the same, or one of them is empty, or neither."""
+    if chosen == rejected:
+        return "identical_sides"
+    return "prompts_differ" if chosen and rejected else "empty_side"
 
 
 def _answered(prompt: Messages, rests: list[Messages]) -> tuple[Messages, list[list[str]]]:
@@ -172,7 +195,7 @@ def _answered(prompt: Messages, rests: list[Messages]) -> tuple[Messages, list[l
     asked = []
     for side, rest in zip(SIDES, rests, strict=True):
         roles = [message["role"] for message in rest]
-        if roles and roles[0] == "user":
+        if roles and roles[0] == "user" and rests[0] != rests[1]:
             raise UnreadableError("prompts_differ", f"the user's turns differ: {_where(*rests)}")
         turns = ["assistant" if i % 2 == 0 else "user" for i in range(len(roles))]
         if roles != turns or (roles and roles[-1] == "user"):

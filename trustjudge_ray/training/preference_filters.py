@@ -1,4 +1,7 @@
-"""Which preference pairs are kept: named rules, and what each of them costs."""
+"""Which preference pairs are kept: named rules, and what each of them costs.
+
+A value that misses its limit by float noise (`tolerances.EQUAL`) is at it.
+"""
 
 import difflib
 import math
@@ -8,6 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from trustjudge_ray.analysis.tolerances import EQUAL
 from trustjudge_ray.config_values import ConfigError
 
 
@@ -27,7 +31,7 @@ class Filter:
 
 def min_margin(value: float) -> pl.Expr:
     """P(chosen wins) − P(rejected wins) is at least this."""
-    return pl.col("margin") >= value
+    return pl.col("margin") >= value - EQUAL
 
 
 def both_orders_agree(value: bool) -> pl.Expr:
@@ -42,18 +46,18 @@ def scores_agree(value: bool) -> pl.Expr:
 
 def max_p_tie(value: float) -> pl.Expr:
     """P(tie) is at most this."""
-    return pl.col("p_tie") <= value
+    return pl.col("p_tie") <= value + EQUAL
 
 
 def min_label_mass(value: float) -> pl.Expr:
     """In both orders at least so much of the judge's probability went to labels."""
-    return pl.col("label_mass") >= value
+    return pl.col("label_mass") >= value - EQUAL
 
 
 def max_length_ratio(value: float) -> pl.Expr:
     """The longer answer has at most so many times the characters of the shorter."""
     lengths = pl.col("length_chosen"), pl.col("length_rejected")
-    return pl.max_horizontal(*lengths) <= value * pl.min_horizontal(*lengths)
+    return pl.max_horizontal(*lengths) <= value * pl.min_horizontal(*lengths) + EQUAL
 
 
 def no_cycle(value: bool) -> pl.Expr:
@@ -63,7 +67,7 @@ def no_cycle(value: bool) -> pl.Expr:
 
 def min_score(value: float) -> pl.Expr:
     """Chosen's expected score is at least this: the better of two bad answers is no example."""
-    return pl.col("score_chosen") >= value
+    return pl.col("score_chosen") >= value - EQUAL
 
 
 FILTERS: Final[dict[str, Filter]] = {

@@ -119,7 +119,7 @@ def measured(
 
     These are question_id, response_chosen, response_rejected, prompt_key, text_chosen, text_rejected (63-bit hashes),
     status (`ok`, or why the pair has no preference: a judgment's status, `identical_sides`, `empty_side`, `canary`,
-    `no_preference`) and decided (whether the verdict is no tie).
+    `no_preference`) and decided (whether the verdict is no tie, nor about a canary).
 
     Args:
         judgments, responses: with all the judgments of a question all its responses.
@@ -174,7 +174,7 @@ def _answers(responses: pa.Table) -> pl.DataFrame:
     replies = rows["replies"].to_pylist()
     frame = pl.DataFrame(rows.select([name for name in columns if name not in ("replies", "messages")]))
     said = pl.col("meta_json").str.json_path_match("$.preference.model")
-    known = pl.col("meta_json").str.json_path_match("$.preference").is_not_null()
+    known = pl.col("meta_json").str.json_path_match("$.preference").str.starts_with("{")  # not a field of the user's
     rating = pl.col("meta_json").str.json_path_match("$.preference.score").cast(pl.Float64, strict=False)
     return frame.select(
         "question_id",
@@ -227,11 +227,11 @@ def _oriented(table: pl.DataFrame) -> pl.DataFrame:
         "judge",
         "protocol",
         "status",
-        "decided",
         "both_orders_agree",
         "p_tie",
         "label_mass",
         **sides,
+        decided=pl.col("decided") & (pl.col("status") != "canary"),
         pair_id=_pair_ids(table),
         prompt_key=pl.col("prompt_key_a"),
         p=pl.when(swap).then(1 - pl.col("p")).otherwise("p"),

@@ -5,6 +5,7 @@ completion is the same task whenever it comes. A response's model has the same n
 planted by `response_id`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -57,7 +58,8 @@ class Asked:
     Attributes:
         tasks: TASK_TEXTS, each task once.
         places: of each request.
-        groups: of each group how often each response is in it, and the pairs of them that are judged.
+        groups: of each group how often each response is in it, and the pairs of them that are judged. Empty completions
+            are left out, so that nobody draws one for an opponent.
     """
 
     tasks: pa.Table
@@ -103,10 +105,10 @@ def asked(requests: Sequence[RewardRequest], settings: RewardConfig, specs: Mapp
             chosen = [i for i in chosen if _given(requests[i].reference)]
         tables.append(_planned([requests[i] for i in chosen], mode, settings, specs))
     for rows in members.values():
-        table = _planned([requests[i] for i in rows], "group", settings, specs)
-        counts: dict[str, int] = {}
+        spoken = [i for i in rows if not named[i].empty]
+        table = _planned([requests[i] for i in spoken], "group", settings, specs)
+        counts = Counter(named[i].response for i in spoken)
         for i in rows:
-            counts[named[i].response] = counts.get(named[i].response, 0) + 1
             named[i] = replace(named[i], group=len(groups))
         tables.append(table)
         groups.append((counts, tuple(dict.fromkeys(keys_of(table)))))

@@ -63,6 +63,11 @@ class Reward:
     calls: int = 0
     details: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def final(self) -> bool:
+        """Whether no failure is in it: there is a value, and in a group all opponents that were asked for were read."""
+        return self.value is not None and self.details.get("opponents") == self.details.get("asked")
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -135,7 +140,7 @@ class TrustJudgeReward:
         as one batch; each has groups of its own, except those that are named. An exception reaches all of a batch."""
         mine = f"\0call {next(self._numbers)}"
         whole = [
-            replace(r, group=mine) if r.group is None and mode_of(r, self.settings) == "group" else r for r in requests
+            replace(r, group=mine) if not r.group and mode_of(r, self.settings) == "group" else r for r in requests
         ]
         return await asyncio.wrap_future(self._gathered.submit(whole))
 
@@ -242,10 +247,9 @@ class _Rule:
         return Reward(value, "ok", details=details)
 
     def _failure(self, keys: list[Key]) -> str:
-        """Why nothing of a group could be read: the commonest status of its pairs that is no other one's emptiness."""
+        """Why nothing of a group could be read: the commonest status of its pairs."""
         told = [self._pairs[key].status for key in keys]
-        failed = [status for status in told if status != "empty_response"]
-        return max(sorted(set(failed)), key=failed.count) if failed else "alone_in_group"
+        return max(sorted(set(told)), key=told.count)
 
 
 def read_pairs(judgments: pl.DataFrame, both_orders: bool, dead_zone: float) -> dict[Key, Pair]:

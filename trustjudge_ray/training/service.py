@@ -84,7 +84,7 @@ class Front:
         self._queue = RewardQueue[RewardRequest, Reward](
             self._judged,
             limits(config),
-            keep=lambda reward: reward.value is not None,
+            keep=lambda reward: reward.final,
             again=lambda reward: replace(reward, calls=0),
             failed=lambda why: Reward(None, "engine_error"),
             note=self._metrics.of_queue,

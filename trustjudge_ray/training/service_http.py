@@ -39,6 +39,8 @@ Note = Callable[[str, int, float], None]
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
 _LONGEST_MARK = 32
 """Characters that may stand before the prompt in a query of OpenRLHF: a mark of the text's beginning."""
+_LONGEST_LENGTH = 20
+"""Digits that a Content-Length may have."""
 _SOON = 5
 """Seconds after which a client may come again while an engine starts."""
 
@@ -146,7 +148,7 @@ class Routes:
         declared = request.headers.get("content-length", "0")
         parts, size = [], 0
         too_large = Refused(413, "too_large", f"more than {most} bytes; send fewer completions at once")
-        if not declared.isdigit() or int(declared) > most:
+        if not declared.isdecimal() or len(declared) > _LONGEST_LENGTH or int(declared) > most:
             raise too_large
         try:
             async with asyncio.timeout_at(until):
@@ -339,7 +341,7 @@ def _deadline(given: Any, most: float) -> float:
         return most
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         _refuse("deadline", f"got {_kind(given)}; seconds, more than 0")
-    return min(float(given), most)
+    return float(min(given, most))
 
 
 def _refuse(field: str, wrong: str) -> NoReturn:

@@ -4,7 +4,10 @@ Both are named by one text: the path of a configuration with `judge` and `reward
 """
 
 import asyncio
+import http.client
 import json
+import math
+import numbers
 import os
 import threading
 import urllib.error
@@ -21,7 +24,7 @@ from trustjudge_ray.config_values import ConfigError
 from trustjudge_ray.judging import engines, protocols
 from trustjudge_ray.rewards_config import RewardConfig
 from trustjudge_ray.training.reward_tasks import question_id
-from trustjudge_ray.training.rewards import Reward, RewardRequest, TrustJudgeReward
+from trustjudge_ray.training.rewards import Reward, RewardError, RewardRequest, TrustJudgeReward
 
 WHERE: Final = "TRUSTJUDGE_REWARD"
 """The environment variable that says where rewards come from, for trainers that take only a Python file."""
@@ -109,11 +112,13 @@ def reward_protocols(settings: RewardConfig) -> tuple[RewardConfig, dict[str, pr
 class RewardClient:
     """Rewards from the service over HTTP: POST /v1/reward, at most `most` completions at once or a group that has more.
 
-    A service that is full (429, 503) is asked again later."""
+    A service that is full (429, 503) is asked again later. A token that no header can hold is a ConfigError."""
 
     def __init__(
         self, url: str, token: str | None = None, timeout: float = 600.0, tries: int = 8, most: int = 512
     ) -> None:
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ConfigError(f"{TOKEN}: the token holds a blank, the end of a line or what is not ASCII; without them")
         base = url.rstrip("/")
         self._url = base if base.endswith("/v1/reward") else f"{base}/v1/reward"
         self._headers = {"Content-Type": "application/json"}
@@ -138,7 +143,10 @@ class RewardClient:
         try:
             found = [
                 Reward(
-                    row["value"], row["status"], int(row.get("calls") or 0), _without_nulls(row.get("details") or {})
+                    _number(row["value"]),
+                    row["status"],
+                    int(row.get("calls") or 0),
+                    _without_nulls(row.get("details") or {}),
                 )
                 for row in json.loads(answer)["rewards"]
             ]
@@ -163,7 +171,7 @@ class RewardClient:
                 if error.code not in (429, 503) or attempt + 1 == self._tries:
                     raise RewardServiceError(f"{self._url}: HTTP {error.code}: {told}") from error
                 self._pause.wait(_seconds(error.headers.get("Retry-After"), attempt))
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 raise RewardServiceError(f"{self._url}: {error}; is the reward service running?") from error
         raise RewardServiceError(f"{self._url}: tries: got {self._tries}; 1 or more")
 
@@ -178,8 +186,9 @@ def value_or(reward: Reward, missing: float | None, trainer: str) -> float:
         return reward.value
     if missing is None:
         raise MissingRewardError(
-            f"a completion has no reward ({reward.status}), and {trainer} knows no missing one: set `missing` to what "
-            f"such a completion shall get (rewards.missing, or an argument of the reward function), or filter them out"
+            f"a completion has no reward ({reward.status}), and {trainer} knows no missing one: say what such a "
+            f"completion shall get (rewards.missing where the judge is in this process; over a service "
+            f"reward_kwargs.missing of verl, or its route /openrlhf), or filter them out"
         )
     return missing
 
@@ -187,6 +196,22 @@ def value_or(reward: Reward, missing: float | None, trainer: str) -> float:
 def missing_of(given: RewardSource) -> float | None:
     """What the configuration of a source in this process puts in place of a missing reward."""
     return given.settings.missing if isinstance(given, TrustJudgeReward) else None
+
+
+def plain_reference(given: Any) -> str | None:
+    """A reference of any trainer as a text; None for none, also where a table's missing value is NaN.
+
+    Raises:
+        RewardError: it is no text, number or list of text blocks; written out as Python has it, it would be compared
+            with.
+    """
+    if given is None or (isinstance(given, float) and math.isnan(given)):
+        return None
+    if isinstance(given, str | numbers.Number):
+        return str(given)
+    if isinstance(given, list) and all(isinstance(block, dict) and "text" in block for block in given):
+        return plain_text(given)
+    raise RewardError(f"a reference is {type(given).__name__}; a text, or None for none")
 
 
 def plain_messages(prompt: Any) -> tuple[dict[str, str], ...]:
@@ -223,6 +248,19 @@ def _seconds(retry_after: str | None, attempt: int) -> float:
     except ValueError:
         told = 0.5 * 2**attempt
     return min(max(told, 0.0), 30.0)
+
+
+def _number(value: Any) -> float | None:
+    """A reward's value as the service wrote it.
+
+    Raises:
+        ValueError: it is neither null nor a finite number.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"a reward of {value!r}")
+    return float(value)
 
 
 def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:

@@ -3,14 +3,15 @@ configuration's path or a reward service's address. (Without this file, `--remot
 service itself.)
 
 OpenRLHF hands over texts after the chat template. Those of ChatML, Llama 3 and Gemma are taken apart into messages; any
-other prompt is one turn of the user, marks included.
+other prompt, also one that only quotes such marks, is one turn of the user, marks included.
 """
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
-from trustjudge_ray.training.adapters import RewardSource, missing_of, source, value_or
+from trustjudge_ray.training.adapters import RewardSource, missing_of, plain_reference, source, value_or
 from trustjudge_ray.training.reward_hygiene import hygiene
 from trustjudge_ray.training.rewards import RewardError, RewardRequest
 
@@ -31,6 +32,10 @@ ENDS: Final = (
     "<pad>",
 )
 """What may stand at the end of a completion and is none of it."""
+_BEGINNING: Final = re.compile(r"\s*(?:(?:<[^<>\s]+>|\[\w+\])\s*)*")
+"""What may stand before the first turn: marks of the beginning."""
+_OPEN_TURNS: Final = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>")
+"""How what follows the last finished turn begins: the turn that is the completion."""
 _ROLES: Final = {"model": "assistant"}
 _LONGEST_MARK: Final = 32
 """Characters that a mark of the beginning before the prompt may have."""
@@ -62,7 +67,7 @@ def rewards_of(
 ) -> tuple[list[float], dict[str, list[float]]]:
     """The rewards, and columns for the log; without torch."""
     requests = [
-        RewardRequest(turns(prompt), completion(query, prompt), None if label is None else str(label))
+        RewardRequest(turns(prompt), completion(query, prompt), plain_reference(label))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
     rewards = given.rewards(requests)
@@ -72,12 +77,20 @@ def rewards_of(
 
 
 def turns(prompt: str) -> tuple[dict[str, str], ...]:
-    """The messages of a templated prompt, or all of it as one turn of the user."""
+    """The messages of a templated prompt, or all of it as one turn of the user: where text stands outside the turns,
+    which would be lost."""
     for pattern in TURNS.values():
-        found = pattern.findall(prompt)
-        if found:
-            return tuple({"role": _ROLES.get(role, role), "content": text.strip()} for role, text in found)
+        found = list(pattern.finditer(prompt))
+        if found and _nothing_outside(prompt, found):
+            return tuple({"role": _ROLES.get(turn[1], turn[1]), "content": turn[2].strip()} for turn in found)
     return ({"role": "user", "content": prompt},)
+
+
+def _nothing_outside(prompt: str, found: Sequence[re.Match[str]]) -> bool:
+    between = "".join(prompt[turn.end() : after.start()] for turn, after in pairwise(found))
+    rest = prompt[found[-1].end() :].strip()
+    begins = _BEGINNING.fullmatch(prompt[: found[0].start()])
+    return bool(begins) and not between.strip() and (not rest or rest.startswith(_OPEN_TURNS))
 
 
 def completion(query: str, prompt: str) -> str:

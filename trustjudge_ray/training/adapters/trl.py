@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trustjudge_ray.training.adapters import RewardSource, plain_messages, plain_text, source
+from trustjudge_ray.training.adapters import RewardSource, plain_messages, plain_reference, plain_text, source
 from trustjudge_ray.training.reward_hygiene import hygiene
 from trustjudge_ray.training.rewards import Reward, RewardRequest
 
@@ -47,7 +47,7 @@ class TrlReward:
         references = columns.get(self._reference or "", nothing)
         groups = columns.get(self._group or "", nothing)
         return [
-            RewardRequest(plain_messages(prompt), said(completion), reference and plain_text(reference), _text(group))
+            RewardRequest(plain_messages(prompt), said(completion), plain_reference(reference), _text(group))
             for prompt, completion, reference, group in zip(prompts, completions, references, groups, strict=True)
         ]
 

@@ -9,7 +9,7 @@ from `custom_reward_function.reward_kwargs`.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trustjudge_ray.training.adapters import RewardSource, missing_of, plain_messages, source, value_or
+from trustjudge_ray.training.adapters import RewardSource, missing_of, plain_messages, plain_reference, source, value_or
 from trustjudge_ray.training.rewards import RewardError, RewardRequest
 
 
@@ -33,7 +33,7 @@ async def compute_score(
         missing: the score where there is no reward; None: `rewards.missing` of the configuration.
 
     Raises:
-        RewardError: there is no prompt.
+        RewardError: there is no prompt, or the ground truth is no text.
         MissingRewardError: there is no reward, and nothing to put in its place.
     """
     given = source(config)
@@ -69,5 +69,4 @@ def _request(solution: str, ground_truth: Any, extra_info: Mapping[str, Any] | N
             f"verl: extra_info has no '{prompt_key}', got {sorted(extra)}; verl does not give a reward function the "
             f"prompt, so put it there (a text or messages), or name its key with reward_kwargs.prompt_key"
         )
-    reference = None if ground_truth is None else str(ground_truth)
-    return RewardRequest(plain_messages(prompt), solution, reference)
+    return RewardRequest(plain_messages(prompt), solution, plain_reference(ground_truth))
