@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -218,6 +219,14 @@ def test_a_templated_prompt_is_taken_apart_into_its_turns(prompt, messages):
 )
 def test_a_completion_ends_before_the_marks_of_its_end(query, completion):
     assert openrlhf.completion(query, "P:") == completion
+
+
+def test_a_text_of_nothing_but_marks_takes_no_time_that_grows_with_its_square():
+    began = time.process_time()
+    openrlhf.completion("P:" + "</s> " * 200_000, "P:")
+    for mark in ("<|im_start|>user\n", "<start_of_turn>user\n"):
+        assert openrlhf.turns(mark * 100_000) == (turn("user", mark * 100_000),)
+    assert time.process_time() - began < 5
 
 
 def test_a_query_that_does_not_begin_with_its_prompt_is_refused_and_not_judged_with_it():

@@ -380,6 +380,21 @@ def test_a_deadline_that_comes_while_the_engine_is_gone_says_so_and_nothing_of_i
     play(scene())
 
 
+def test_who_came_while_there_was_no_engine_is_told_so_and_who_came_after_it_was_back_only_of_the_deadline():
+    async def scene() -> None:
+        queue = queue_of(engine := Engine(down=10), max_batch=1)
+        early = [asyncio.create_task(ask(queue, name, seconds=5)) for name in ("sent", "behind")]
+        await asyncio.wait(early)
+        assert [task.exception().engine_lost for task in early] == [True, True]
+        engine.down, engine.slow = 0, "slow"
+        assert await ask(queue, "a") == own("a")
+        with pytest.raises(Expired) as late:
+            await ask(queue, "slow", seconds=5)
+        assert not late.value.engine_lost
+
+    play(scene())
+
+
 def test_what_is_kept_is_bounded_in_answers_and_the_longest_unused_goes_first():
     async def scene() -> None:
         queue = queue_of(engine := Engine(), cache=3)

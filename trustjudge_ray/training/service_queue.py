@@ -38,10 +38,11 @@ class QueueFull(Exception):
 
 
 class Expired(Exception):
-    """The deadline came first. `engine_lost`: an engine died on what is missing, and none has finished it since."""
+    """The deadline came first. `engine_lost`: an engine died on what is missing, and none has finished it since; or
+    there was none when the deadline came."""
 
     def __init__(self, missing: int, asked: int, engine_lost: bool) -> None:
-        why = "; the engine died meanwhile and is being started anew" if engine_lost else ""
+        why = "; the engine died and is being started anew" if engine_lost else ""
         super().__init__(f"{missing} of {asked} requests were not judged before the deadline{why}")
         self.engine_lost = engine_lost
 
@@ -133,7 +134,7 @@ class RewardQueue(Generic[Q, R]):
         self._kept: OrderedDict[str, tuple[R, ...]] = OrderedDict()
         self._kept_size = self._size = 0
         self._flights: set[asyncio.Task[None]] = set()
-        self._exclusive = self._stopping = False
+        self._exclusive = self._stopping = self._engine_lost = False
         self._timer: asyncio.TimerHandle | None = None
         self._pace = 0.0
 
@@ -228,7 +229,8 @@ class RewardQueue(Generic[Q, R]):
         missing = {id(entry): entry for entry in entries if not entry.done.done()}.values()
         if missing:
             asked = sum(entry.size for entry in {id(entry): entry for entry in entries}.values())
-            raise Expired(sum(entry.size for entry in missing), asked, any(entry.deaths for entry in missing))
+            lost = self._engine_lost or any(entry.deaths for entry in missing)
+            raise Expired(sum(entry.size for entry in missing), asked, lost)
 
     def _leave(self, entry: "_Entry[Q, R]") -> None:
         entry.waiters -= 1
@@ -296,6 +298,7 @@ class RewardQueue(Generic[Q, R]):
         began = loop.time()
         try:
             answers = list(await self._judge(requests))
+            self._engine_lost = False
             if len(answers) != len(requests):
                 raise ValueError(f"the judge gave {len(answers)} answers to {len(requests)} requests")
             self._landed(batch, answers, loop.time() - began)
@@ -328,6 +331,7 @@ class RewardQueue(Generic[Q, R]):
     def _died(self, batch: list["_Entry[Q, R]"], lost: EngineLost) -> None:
         """Put the units of a batch back, first in line and in their order; those that had their tries are failed."""
         self._note("engine_deaths", float(lost.begun))
+        self._engine_lost = True
         for entry in reversed(batch):
             del self._begun[entry.unit.key]
             entry.deaths_alone += lost.begun and entry.suspect

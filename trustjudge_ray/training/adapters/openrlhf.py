@@ -8,7 +8,6 @@ other prompt, also one that only quotes such marks, is one turn of the user, mar
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 from trustjudge_ray.training.adapters import RewardSource, missing_of, plain_reference, source, value_or
@@ -16,11 +15,13 @@ from trustjudge_ray.training.reward_hygiene import hygiene
 from trustjudge_ray.training.rewards import RewardError, RewardRequest
 
 TURNS: Final = {
-    "chatml": re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL),
-    "llama3": re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>", re.DOTALL),
-    "gemma": re.compile(r"<start_of_turn>(\w+)\n(.*?)<end_of_turn>", re.DOTALL),
+    "<|im_start|>": re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\s*", re.DOTALL),
+    "<|start_header_id|>": re.compile(
+        r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>\s*", re.DOTALL
+    ),
+    "<start_of_turn>": re.compile(r"<start_of_turn>(\w+)\n(.*?)<end_of_turn>\s*", re.DOTALL),
 }
-"""Finished turns in templated texts: role and content."""
+"""How turns begin (ChatML, Llama 3, Gemma), and a finished one: role, content and the blanks that follow it."""
 ENDS: Final = (
     "<|im_end|>",
     "<|eot_id|>",
@@ -34,8 +35,6 @@ ENDS: Final = (
 """What may stand at the end of a completion and is none of it."""
 _BEGINNING: Final = re.compile(r"\s*(?:(?:<[^<>\s]+>|\[\w+\])\s*)*")
 """What may stand before the first turn: marks of the beginning."""
-_OPEN_TURNS: Final = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>")
-"""How what follows the last finished turn begins: the turn that is the completion."""
 _ROLES: Final = {"model": "assistant"}
 _LONGEST_MARK: Final = 32
 """Characters that a mark of the beginning before the prompt may have."""
@@ -79,18 +78,17 @@ def rewards_of(
 def turns(prompt: str) -> tuple[dict[str, str], ...]:
     """The messages of a templated prompt, or all of it as one turn of the user: where text stands outside the turns,
     which would be lost."""
-    for pattern in TURNS.values():
-        found = list(pattern.finditer(prompt))
-        if found and _nothing_outside(prompt, found):
-            return tuple({"role": _ROLES.get(turn[1], turn[1]), "content": turn[2].strip()} for turn in found)
+    for mark, pattern in TURNS.items():
+        start = end = prompt.find(mark)
+        if start < 0 or not _BEGINNING.fullmatch(prompt, 0, start):
+            continue
+        found = []
+        while turn := pattern.match(prompt, end):
+            found.append({"role": _ROLES.get(turn[1], turn[1]), "content": turn[2].strip()})
+            end = turn.end()
+        if found and (end == len(prompt) or prompt.startswith(mark, end)):  # the completion's own turn is open
+            return tuple(found)
     return ({"role": "user", "content": prompt},)
-
-
-def _nothing_outside(prompt: str, found: Sequence[re.Match[str]]) -> bool:
-    between = "".join(prompt[turn.end() : after.start()] for turn, after in pairwise(found))
-    rest = prompt[found[-1].end() :].strip()
-    begins = _BEGINNING.fullmatch(prompt[: found[0].start()])
-    return bool(begins) and not between.strip() and (not rest or rest.startswith(_OPEN_TURNS))
 
 
 def completion(query: str, prompt: str) -> str:
@@ -106,10 +104,11 @@ def completion(query: str, prompt: str) -> str:
             f"OpenRLHF: a query does not begin with its prompt, got {query[:80]!r} for {prompt[:80]!r}; queries are "
             f"prompt and completion in one text"
         )
-    text = query[start + len(prompt) :]
+    start, end = start + len(prompt), len(query)
     while True:
-        text = text.rstrip()
-        ending = next((end for end in ENDS if text.endswith(end)), None)
+        while end > start and query[end - 1].isspace():
+            end -= 1
+        ending = next((mark for mark in ENDS if query.endswith(mark, start, end)), None)
         if ending is None:
-            return text.strip()
-        text = text.removesuffix(ending)
+            return query[start:end].strip()
+        end -= len(ending)
