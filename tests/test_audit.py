@@ -1,13 +1,15 @@
 """The whole audit, from items to card, of judges whose mind is known."""
 
 import json
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from trustjudge_ray import auditing, config, pipeline
+from trustjudge_ray import auditing, config
 from trustjudge_ray.audit.item_files import own_items
 from trustjudge_ray.cli import cli
 from trustjudge_ray.judging.base import RunError
@@ -33,9 +35,8 @@ def audited(name: str, folder: str, further: str = "") -> auditing.Audited:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    yield str(tmp_path_factory.mktemp("audits"))
-    pipeline.stop()
+def folder(local_ray, tmp_path_factory):
+    return str(tmp_path_factory.mktemp("audits"))
 
 
 def figure(card, set, name, group=None):
@@ -106,18 +107,23 @@ def test_what_an_audit_leaves_behind_is_enough_to_see_every_text(folder):
     assert card["items"] == len(own_items())
 
 
-def test_the_command_fails_where_the_gate_blocks_and_names_the_gate(folder, monkeypatch):
-    monkeypatch.chdir(folder)
+def test_the_command_fails_where_the_gate_blocks_and_names_the_gate(folder):
+    """In a process of its own: the command leaves Ray when it is done."""
+    audited("always yes", folder)
     script = json.dumps({"answering": 0.6} | PLANTED["always yes"])
-    Path("yes.yaml").write_text(
+    Path(folder, "yes.yaml").write_text(
         f"out: {folder}/always-yes0\njudge: {{engine: scripted, scripted: {script}}}\naudit: {{}}\n"
     )
-    done = CliRunner().invoke(cli, ["audit", "yes.yaml"])
-    assert done.exit_code == 1
+    command = [sys.executable, "-m", "trustjudge_ray", "audit", "yes.yaml", "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 1
     assert "the gate says BLOCK" in done.stderr
-    fine = CliRunner().invoke(cli, ["audit", "yes.yaml", "audit.fail_on=[]", "--json"])
-    assert fine.exit_code == 0
-    assert json.loads(fine.stdout.splitlines()[-1])["verdict"] == "BLOCK"
+    assert json.loads(done.stdout.splitlines()[-1])["verdict"] == "BLOCK"
+
+
+def test_a_gate_that_blocks_fails_nothing_where_the_configuration_says_so(folder):
+    assert audited("always yes", folder).failed
+    assert audited("always yes", folder, "fail_on: []").failed == []
 
 
 def small(out, audit, further=""):
