@@ -258,6 +258,7 @@ def test_a_model_in_half_precision_is_not_refused_for_its_rounding(dtype, embedd
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_the_benchmark_measures_every_side_and_agrees_with_eager_attention():
     command = [sys.executable, str(BENCHMARK), "attention", "--small"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
