@@ -224,10 +224,15 @@ def kept(folder: RunFolder) -> Iterator[pa.Table]:
         yield check(folder.read_table(name), PREFERENCES)
 
 
-def _is_of(card: Mapping[str, Any], labeller: Labeller, filters: Mapping[str, Any]) -> bool:
-    """Whether a card is of this labeller and these filters."""
-    same = card["labeller"] == asdict(labeller)
-    return same and {f["filter"]: f["value"] for f in card["filters"]} == wanted(filters)
+def _is_of(card: Mapping[str, Any], folder: RunFolder, settings: PreferencesConfig) -> bool:
+    """Whether a card is of the labeller and the filters that are asked for. A folder that holds the preferences alone,
+    without the run that they are of, has one labeller: the card's."""
+    buckets, filters = _buckets(folder), {f["filter"]: f["value"] for f in card["filters"]}
+    if buckets:
+        same = card["labeller"] == asdict(_asked_of(folder, buckets, settings)[1])
+    else:
+        same = all(getattr(settings, key) in (None, value) for key, value in card["labeller"].items())
+    return same and filters == wanted(settings.filters)
 
 
 def export(
@@ -248,8 +253,7 @@ def export(
     exports.refuse_bad_export(name, path)
     with lease.held(folder):
         card = folder.read_json(CARD) if folder.exists(CARD) else None
-        _, labeller = _asked_of(folder, _buckets(folder), settings)
-        if card is None or not _is_of(card, labeller, settings.filters):
+        if card is None or not _is_of(card, folder, settings):
             card = write(folder, settings, analysis)
     pairs = card["counts"]["kept"]
     if not pairs:
