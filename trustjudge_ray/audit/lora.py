@@ -236,6 +236,7 @@ def _kept(config: LoraConfig, arm: str, seed: int) -> Path:
 
 
 def _loaded(model: Model, config: LoraConfig) -> tuple[Any, Any]:
+    lora_training.use_threads(int(config.cpus_per_arm))
     loaded = lora_training.load_model(model.source, config, model.revision, model.trust_remote_code)
     return loaded, _tokenizer(model)
 

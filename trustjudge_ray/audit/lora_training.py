@@ -64,6 +64,13 @@ def require_peft() -> Any:
     return peft
 
 
+def use_threads(count: int) -> None:
+    """Let torch compute with so many threads in this process: for a process that does nothing else."""
+    import torch
+
+    torch.set_num_threads(max(count, 1))
+
+
 def load_model(source: str, config: LoraConfig, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """A causal language model on the device and in the precision that `config` names, ready to answer."""
     import torch
@@ -71,8 +78,6 @@ def load_model(source: str, config: LoraConfig, revision: str | None = None, tru
     from transformers.utils import logging
 
     where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if where == "cpu":
-        torch.set_num_threads(max(int(config.cpus_per_arm), 1))
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
