@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _PATIENT: Final = {"connect_timeout": 4, "read_timeout": 20, "retries": {"mode": "standard", "max_attempts": 8}}
 """For S3, where the user's own config_kwargs do not say otherwise: a store that is busy, or away for some seconds, is
 asked again with growing pauses."""
-_IMPATIENT: Final = {"connect_timeout": 4, "read_timeout": 10, "retries": {"max_attempts": 0}}
+_IMPATIENT: Final = {"connect_timeout": 2, "read_timeout": 10, "retries": {"mode": "standard", "max_attempts": 1}}
 """A wrong endpoint is known within half a minute."""
 _ATTEMPTS: Final = 2
 """How often s3fs tries what the driver has given up, where that is patient itself."""
