@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,17 @@ def test_a_store_that_does_not_answer_is_one_message_within_half_a_minute() -> N
     with pytest.raises(CorpusError, match="s3://corpus/x.jsonl: the storage does not answer"):
         expand(["s3://corpus/x.jsonl"], options)
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_a_store_that_takes_connections_and_is_silent_is_one_message_within_half_a_minute() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(CorpusError, match="the storage does not answer"):
+            expand(["s3://corpus/x.jsonl"], {"key": "k", "secret": "s", "client_kwargs": {"endpoint_url": address}})
+        assert time.monotonic() - began < 30
 
 
 def test_missing_credentials_are_said_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 _PATIENT: Final = {"connect_timeout": 4, "read_timeout": 20, "retries": {"mode": "standard", "max_attempts": 8}}
 """For S3, where the user's own config_kwargs do not say otherwise: a store that is busy, or away for some seconds, is
 asked again with growing pauses."""
-_IMPATIENT: Final = {"connect_timeout": 2, "read_timeout": 10, "retries": {"mode": "standard", "max_attempts": 1}}
-"""A wrong endpoint is known within half a minute."""
+_IMPATIENT: Final = {"connect_timeout": 3, "read_timeout": 6, "retries": {"mode": "standard", "max_attempts": 1}}
+"""A wrong endpoint is known within half a minute, one that is silent too: a request is sent four times at most, twice
+by the driver for each time by s3fs. A single 503 is no wrong endpoint."""
 _ATTEMPTS: Final = 2
-"""How often s3fs tries what the driver has given up, where that is patient itself."""
+"""How often s3fs tries what the driver has given up, which asks again itself."""
 
 _DRIVERS: Final = ("botocore", "aiobotocore", "aiohttp")
 """Whose exceptions speak of the store. Told by name: importing them would slow down every command."""
@@ -62,7 +63,7 @@ def filesystem(
         given["config_kwargs"] = (_PATIENT if patient else _IMPATIENT) | users
         given["use_listings_cache"] = False  # other processes write too
         fs, inner = fsspec.core.url_to_fs(path, **given)
-        if patient and hasattr(fs, "retries"):
+        if hasattr(fs, "retries"):
             fs.retries = _ATTEMPTS
         fs.connect()  # asks nothing of the store; says now what is wrong with the options
     except (ImportError, TypeError, ValueError) as error:
