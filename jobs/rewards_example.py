@@ -9,8 +9,6 @@ quality, misperceives it a little, and most of the candidates lie within the ran
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -273,40 +271,6 @@ def authors_table(by_reward: dict[str, Curves], held: dict[str, Floats]) -> list
     return rows
 
 
-def calls_table() -> list[list[str]]:
-    """Judgments asked for each completion, of groups of eight different ones, and what a batch of them takes (all but
-    the judge's own time; the scripted one has next to none): the median of five."""
-    kinds = {
-        "score": RewardConfig(mode="score"),
-        "anchor": RewardConfig(mode="anchor"),
-        "anchor, one order": RewardConfig(mode="anchor", both_orders=False),
-        "group, all pairs": RewardConfig(mode="group"),
-        "group, 3 opponents": RewardConfig(mode="group", opponents=3),
-        "group, 1 opponent": RewardConfig(mode="group", opponents=1),
-        "group, all pairs, one order": RewardConfig(mode="group", both_orders=False),
-    }
-    rows = [["mode", "calls per completion", "of a second batch, half of it new", "milliseconds a batch of 48"]]
-    for name, settings in kinds.items():
-        seconds = []
-        for seed in range(5):
-            rewards, began = rewarder(settings, 0.0, seed), time.perf_counter()
-            first = _calls(rewards, 0)
-            seconds.append(time.perf_counter() - began)
-        second = _calls(rewards, SAMPLES // 2)
-        rows.append([name, f"{first:.2f}", f"{second:.2f}", f"{1000 * statistics.median(seconds):.0f}"])
-    return rows
-
-
-def _calls(rewards: TrustJudgeReward, start: int) -> float:
-    """Calls per completion of one batch: eight candidates of each question, from the one of number `start` on."""
-    requests = [
-        RewardRequest(question.messages, text, "A reference.")
-        for question in questions(False)
-        for text in question.answers[start : start + SAMPLES]
-    ]
-    return sum(reward.calls for reward in rewards.rewards(requests)) / len(requests)
-
-
 def chart(by_reward: dict[str, Curves]) -> str:
     """True quality over training, mean and 95 % interval over seeds, as SVG."""
     import altair as alt
@@ -347,7 +311,6 @@ def main() -> None:
     print(f"Mean and 95 % interval over {given.seeds} seeds, {STEPS} steps of {SAMPLES} samples for 6 questions.\n")
     print(markdown(learning_table(by_reward)), end="\n\n")
     print(markdown(authors_table(by_reward, validation(given.seeds))), end="\n\n")
-    print(markdown(calls_table()), end="\n\n")
     if given.plot:
         given.plot.parent.mkdir(parents=True, exist_ok=True)
         given.plot.write_text(chart(by_reward), encoding="utf-8")

@@ -7,9 +7,10 @@ engine that has started and an empty prefix cache, and a job's clock starts when
 stops at the last commit, and runs again while the preferences are built and written.
 
 Reading and planning are told beside it, in pairs a second: they come before the engine starts to work, and are the same
-for any judge.
+for any judge. Beside that, by the scripted judge, how many judgments each mode of a reward costs.
 """
 
+import itertools
 import json
 import statistics
 import tempfile
@@ -24,6 +25,7 @@ from trustjudge_ray.preferences_config import PreferencesConfig
 
 from . import Options
 from ._judging import demo_lines, engine_process, judge_settings
+from ._rewards import costs
 from .pipeline import PROTOCOLS, _bare
 
 FILTERS = {"both_orders_agree": True, "min_margin": 0.1, "no_cycle": True}
@@ -53,6 +55,11 @@ class Job:
 def run(options: Options) -> dict[str, Any]:
     """Measure with the embedded judge."""
     rounds, questions, batch = (1, 2, 16) if options.small else (5, 24, 64)
+    calls = costs(questions)
+    options.say("judgments per completion of a reward, groups of eight (in a second batch, half of each group new):")
+    for mode, cost in calls.items():
+        took = 1000 * cost.seconds
+        options.say(f"  {mode}: {cost.calls:.2f} ({cost.half_new:.2f}); {took:.2f} ms a completion besides the judge's")
     found = measure("embedded", rounds, questions, batch)
     ratios = [job.rate / job.bare_rate(bare) for job, bare in found]
     ratio = statistics.median(ratios)
@@ -64,7 +71,8 @@ def run(options: Options) -> dict[str, Any]:
             f"of it; before, {job.pairs / job.before:,.0f} pairs/s were read and planned"
         )
     job = found[0][0]
-    return {"ratio": ratio, "pairs": job.pairs, "judgments_per_pair": job.judgments / job.pairs}
+    figures = {"ratio": ratio, "pairs": job.pairs, "judgments_per_pair": job.judgments / job.pairs}
+    return figures | {"calls_per_completion": {mode: cost.calls for mode, cost in calls.items()}}
 
 
 def measure(model: str, rounds: int, questions: int, batch: int) -> list[tuple[Job, float]]:
@@ -89,15 +97,14 @@ def measure(model: str, rounds: int, questions: int, batch: int) -> list[tuple[J
 
 
 def pair_lines(questions: int) -> list[str]:
-    """Pairs of the answers to each of the first questions of the demo corpus, each answer in two of them, as TRL's
-    conversational rows."""
+    """All pairs of the answers to each of the first questions of the demo corpus, as TRL's conversational rows."""
     answers: dict[str, list[dict[str, Any]]] = {}
     for line in demo_lines(questions):
         row = json.loads(line)
         answers.setdefault(row["question_id"], []).append(row)
     lines = []
     for rows in answers.values():
-        for chosen, rejected in zip(rows, [*rows[1:], rows[0]], strict=True):
+        for chosen, rejected in itertools.combinations(rows, 2):
             sides = {"chosen": chosen["response"], "rejected": rejected["response"]}
             messages = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
             lines.append(json.dumps({"prompt": [{"role": "user", "content": chosen["question"]}], **messages}))
