@@ -34,6 +34,7 @@ audit: install
 	@echo 'Card: $(call out,runs/audit)/audit.html'
 
 test: install
+	@scripts/browser.sh
 	$(VENV)/python -m pytest $(ARGS)
 
 test-heavy: install
