@@ -16,11 +16,11 @@ help:
 	@echo 'make test      all tests that this machine can run'
 	@echo 'make test-heavy    what make test leaves out for its time'
 	@echo 'make test-lora     the LoRA experiment of an audit, tiny: four arms on the CPU'
-	@echo 'make test-training a policy trained on rewards with TRL, three steps on the CPU'
+	@echo 'make test-training a policy trained on rewards with TRL, three steps on the CPU, in .venv-training'
 	@echo 'make test-faults   the fault suite: half an hour; writes the table of docs/reliability.md'
 	@echo 'make lint      ruff and mypy'
-	@echo 'make clean     removes .venv, runs/ and caches'
-	@echo 'make lock      writes requirements/cpu.lock anew'
+	@echo 'make clean     removes both environments, runs/ and caches'
+	@echo 'make lock      writes requirements/*.lock anew'
 
 install:
 	@scripts/install.sh
@@ -43,8 +43,9 @@ test-heavy: install
 test-lora: install
 	$(VENV)/python -m pytest -m lora -s $(ARGS)
 
-test-training: install
-	$(VENV)/python -m pytest -m training -s $(ARGS)
+test-training:
+	@scripts/install.sh training
+	.venv-training/bin/python -m pytest tests/test_training.py -m training -s $(ARGS)
 
 test-faults: install
 	$(VENV)/python -m pytest tests/faults -m faults $(ARGS)
@@ -56,7 +57,7 @@ lint: install
 	done; exit $$status
 
 clean:
-	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -path ./.git -prune -o -type d \( -name __pycache__ -o -name .hypothesis \) -prune -exec rm -rf {} +
 
 lock: install

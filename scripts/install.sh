@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements/cpu.lock and installs the project into it, editable. Where all is in place it does
-# nothing; a broken-off installation is begun anew.
+# Makes .venv from requirements/cpu.lock and installs the project into it, editable; with the argument `training`
+# .venv-training from requirements/training.lock. Where all is in place it does nothing; a broken-off installation is
+# begun anew.
 #   PYTHON=…       the interpreter to use (default: python3.11, else another from 3.11 to 3.13)
 #   TORCH_INDEX=…  where torch's CPU build is taken from if pip as configured does not find it
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-venv=.venv
-lock=requirements/cpu.lock
+name=${1:-}
+venv=.venv${name:+-$name}
+lock=requirements/${name:-cpu}.lock
+engine=$([ "$name" = training ] && echo trl || echo vllm)   # what it must be able to import, besides the rest
 stamp=$venv/.installed    # written last: what the installation was made from
 begun=$venv/.installing   # there while packages are put in
 log=$venv/install.log
@@ -111,7 +114,7 @@ if [ "$compile" = --no-compile ]; then
 fi
 rm -f "$begun"
 pip_or_fail install --no-deps --no-build-isolation --editable .
-"$venv/bin/python" -c 'import polars, ray, torch, transformers, vllm, trustjudge_ray' >>"$log" 2>&1 || {
+"$venv/bin/python" -c 'import polars, ray, torch, transformers, '"$engine"', trustjudge_ray' >>"$log" 2>&1 || {
     tail -n 25 "$log" >&2
     fail "what was installed does not import, see above"
 }
