@@ -436,7 +436,7 @@ def test_nested_fields_have_users_names_too() -> None:
         ({"answers": "a"}, "flat", "no field 'answers'"),
         ({"messages": "=x"}, "flat", "constant"),
         ({"model": ""}, "flat", "corpus.fields.model"),
-        ({}, "fastchat", "corpus.format: got 'fastchat'; one of \\['flat'"),
+        ({}, "mt-bench", "corpus.format: got 'mt-bench'; one of \\['alpaca-eval'"),
     ],
 )
 def test_a_field_map_that_cannot_be_meant_is_refused_before_reading(fields: dict, format: str, message: str) -> None:

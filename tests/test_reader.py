@@ -342,3 +342,27 @@ def test_what_object_storage_refuses_is_one_message(s3: S3Server) -> None:
         assert SECRET not in str(caught.value)
     with pytest.raises(CorpusError, match="access refused"):
         list(read(f"{top}/some/a.jsonl", storage_options=options | {"secret": "wrong"}))
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("answers/gpt-4.1.jsonl", "gpt-4.1"),
+        ("a/llama.JSON.GZ", "llama"),
+        ("x.y/v0.2.ndjson.zst", "v0.2"),
+        (".jsonl", ".jsonl"),
+    ],
+)
+def test_a_model_named_by_its_file_keeps_the_dots_of_its_version(folder: Path, path: str, model: str) -> None:
+    """`gpt-4` and `gpt-4.1` would become one model."""
+    rows, bad = all_of(write(folder / path, content(1)), {"model": "={file}", "category": "=of {file}, all of it"})
+    assert [(row["model"], row["category"]) for row in rows] == [(model, f"of {model}, all of it")]
+    assert bad == []
+
+
+def test_a_parquet_and_a_csv_file_name_their_model_too(folder: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([{"question_id": "q", "response": "so"}]), folder / "m 1.parquet")
+    write(folder / "m2.csv", b"question_id,response\nq,so\n")
+    for name in ("m 1.parquet", "m2.csv"):
+        rows, _ = all_of(folder / name, {"model": "={file}"})
+        assert [(row["model"], row["response_id"]) for row in rows] == [(name.rsplit(".", 1)[0],) * 2]

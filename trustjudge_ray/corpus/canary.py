@@ -23,7 +23,8 @@ TEXT: Final = (
 """What it answers, in every turn. Changing it changes its tasks, and nobody else's."""
 META_JSON: Final = json.dumps({"canary": True})
 """By which its responses are told from those of a corpus' own model of that name."""
-_SOURCE: Final = "plan.canary"
+SOURCE: Final = "plan.canary"
+"""Where its responses say they come from."""
 
 
 def with_canary(responses: pa.Table) -> pa.Table:
@@ -60,7 +61,7 @@ def _canary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     first = min(rows, key=lambda row: key(row["response_id"]))
     said = {"response_id": _free_id(ids), "model": NAME, "replies": [TEXT] * max(1, *(row["turns"] for row in rows))}
     about = {name: first[name] for name in ("question_id", "category", "messages", "reference")}
-    return about | said | {"human_score": None, "meta_json": META_JSON, "source": _SOURCE, "line": 0}
+    return about | said | {"human_score": None, "meta_json": META_JSON, "source": SOURCE, "line": 0}
 
 
 def _free_id(ids: list[str]) -> str:

@@ -154,13 +154,13 @@ def _lent(rows: pa.Table, stay: list[int], given: Given, lenders: dict[str, list
         lent = _values(rows, column, set(changed.values()))
         changes[column] = {n: lent[i] for n, i in changed.items()}
     metas = _values(rows, "meta_json", flagged.intersection(stay))
-    changes["meta_json"] = {n: _flagged(metas[i]) for n, i in enumerate(stay) if i in flagged}
+    changes["meta_json"] = {n: with_flag(metas[i], _CATEGORY_DIFFERS) for n, i in enumerate(stay) if i in flagged}
     staying = set(stay)
     kept = rows if len(stay) == len(rows) else rows.filter(pa.array([i in staying for i in range(len(rows))]))
     for column, new in changes.items():
         if new:
             place = kept.schema.get_field_index(column)
-            kept = kept.set_column(place, kept.schema.field(column), _put(kept, column, new))
+            kept = kept.set_column(place, kept.schema.field(column), put(kept, column, new))
     return kept
 
 
@@ -170,12 +170,13 @@ def _values(rows: pa.Table, column: str, wanted: set[int]) -> dict[int, Any]:
     return dict(zip(places, found, strict=True))
 
 
-def _flagged(meta_json: str | None) -> str:
+def with_flag(meta_json: str | None, flag: str) -> str:
+    """A row's meta_json with one more flag."""
     meta = json.loads(meta_json or "{}")
-    return compact_json(meta | {"flags": [*meta.get("flags", []), _CATEGORY_DIFFERS]})
+    return compact_json(meta | {"flags": [*meta.get("flags", []), flag]})
 
 
-def _put(rows: pa.Table, column: str, new: dict[int, Any]) -> pa.ChunkedArray:
+def put(rows: pa.Table, column: str, new: dict[int, Any]) -> pa.ChunkedArray:
     """A column with other values at some rows; slices without any are left as they are."""
     parts, start = [], 0
     for batch in rows.select([column]).to_batches(max_chunksize=_SLICE):

@@ -16,13 +16,16 @@ meta_json: every other field that is not null, and `flags`. What JSON cannot say
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from trustjudge_ray.corpus import values
+from trustjudge_ray.corpus.arena_formats import ARENA_FORMATS, ARENA_NAMES
+from trustjudge_ray.corpus.benchmark_formats import BENCHMARK_FORMATS, BENCHMARK_NAMES
 from trustjudge_ray.corpus.objects import Entry, Rejection, Unheld, excerpt, from_lines, kind_of, names_of, sayable
 from trustjudge_ray.corpus.preference_formats import PREFERENCE_FORMATS, PREFERENCE_NAMES
 from trustjudge_ray.corpus.values import UnreadableError
@@ -32,6 +35,11 @@ NO_RESPONSE = "(none)"
 """response_id and model of a question that has no response yet."""
 BATCH_BYTES = 64 << 20
 """A batch of rows is closed when the lines that it came from reach this size."""
+
+
+FILE: Final = "{file}"
+"""In a constant of `corpus.fields`: the name of the file that a row is in."""
+_ENDINGS: Final = re.compile(r"(?<=.)\.(?:jsonl|ndjson|json|parquet|pq|csv|tsv|gz|zst)$", re.IGNORECASE)
 
 
 class CorpusError(ValueError):
@@ -48,13 +56,18 @@ class FieldMap:
 
     Attributes:
         names: ours to theirs; the same name where the user said nothing.
-        constants: ours to a fixed text.
+        constants: ours to a fixed text, in which `{file}` stands for the name of the file (`file_name`).
         given: the fields of ours that the user mapped to one of theirs.
     """
 
     names: dict[str, str]
     constants: dict[str, str]
     given: frozenset[str]
+
+    def of_file(self, source: str) -> "FieldMap":
+        """The same for the rows of one file: `{file}` in a constant is its name."""
+        name = file_name(source)
+        return replace(self, constants={ours: text.replace(FILE, name) for ours, text in self.constants.items()})
 
     def get(self, content: dict[str, Any], ours: str) -> Any:
         """The value of a field of ours: a constant, theirs, or None.
@@ -89,6 +102,14 @@ class FieldMap:
         """The fields that are not null and that none of `read` (ours) was taken from."""
         taken = {self.names[ours] for ours in read if ours not in self.constants}
         return {key: value for key, value in content.items() if key not in taken and value is not None}
+
+
+def file_name(source: str) -> str:
+    """A file's name without its folder and the endings of corpus files: `model-a` of `answers/model-a.jsonl.gz`."""
+    name = source.rstrip("/").rsplit("/", 1)[-1]
+    while (shorter := _ENDINGS.sub("", name)) != name:
+        name = shorter
+    return name
 
 
 Parts = list["dict[str, Any] | Rejection"]
@@ -159,6 +180,8 @@ FORMATS: Final[dict[str, Callable[[dict[str, Any], FieldMap, tuple[str, ...]], P
     "trustjudge": trustjudge,
     "questions": questions,
     **PREFERENCE_FORMATS,
+    **ARENA_FORMATS,
+    **BENCHMARK_FORMATS,
 }
 
 _QUESTION_FIELDS = ["question_id", "category", "context", "question", "messages", "reference"]
@@ -168,6 +191,8 @@ _THEIR_NAMES: Final[dict[str, dict[str, str]]] = {
     "questions": {ours: ours for ours in _QUESTION_FIELDS},
     "trustjudge": {ours: ours for ours in [*_SHARED_FIELDS, "answers"]} | {"response": "text", "human_score": "score"},
     **PREFERENCE_NAMES,
+    **ARENA_NAMES,
+    **BENCHMARK_NAMES,
 }
 """Each format's fields of ours, and what they are called in a file of that format."""
 
@@ -175,7 +200,7 @@ _LISTS: Final = ("messages", "answers")
 
 
 def field_map(fields: dict[str, str], format: str = "flat") -> FieldMap:
-    """Understand `corpus.fields` (ours to theirs, `=` for a constant) for a format.
+    """Understand `corpus.fields` (ours to theirs, `=` for a constant, `={file}` for the file's name) for a format.
 
     Raises:
         CorpusConfigError: there is no such format, or the format has no field of that name.
@@ -237,6 +262,7 @@ def tables(
     entries: Iterable[Entry], source: str, format: str, fields: FieldMap, batch_rows: int = 4096
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
     """The entries of one file as (PLACED_RESPONSES, QUARANTINE) tables, in order; at least one pair, empty or not."""
+    fields = fields.of_file(source)
     rows: list[dict] = []
     bad: list[dict] = []
     size, closed = 0, False

@@ -85,16 +85,16 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
         yield last, False
 
 
-def from_lines(chunks: Iterable[bytes]) -> Iterator[Entry]:
-    """The entries of a JSON Lines file, blank lines left out.
+def from_lines(chunks: Iterable[bytes], first_line: int = 1) -> Iterator[Entry]:
+    """The entries of a JSON Lines file, blank lines left out, the lines numbered from `first_line`.
 
     A last line without an ending is a line like any other if it can be read. A `BrokenStreamError` from
     `chunks` ends the file with one rejected entry at the line that was being read.
     """
-    number = 0
+    number = first_line - 1
     try:
-        for number, (line, ended) in enumerate(split_lines(chunks), 1):
-            entry = _line_entry(line, number, ended)
+        for number, (line, ended) in enumerate(split_lines(chunks), first_line):
+            entry = line_entry(line, number, ended)
             if entry is not None:
                 yield entry
     except BrokenStreamError as error:
@@ -141,7 +141,12 @@ def sayable(value: Any) -> tuple[Any, bool]:
     return value, False
 
 
-def _line_entry(line: bytes, number: int, ended: bool) -> Entry | None:
+def line_entry(line: bytes, number: int, ended: bool = True) -> Entry | None:
+    """What one line, or one element of an array, holds; None where it is blank.
+
+    Args:
+        ended: whether a line break came after it; what is wrong without one may be for want of it.
+    """
     if line.startswith(_BOM):
         line = line[len(_BOM) :]
     if not line.strip(b" \t\r"):

@@ -1,13 +1,15 @@
 """Where users' files are, and their bytes: local or in object storage, plain or compressed.
 
-What a file is, its first bytes say, not its name: gzip, Zstandard and Parquet are recognised by their marks, all
-else is JSON Lines. A damaged file gives what could be read and one quarantined row; a store that does not answer
-is a `CorpusError`, because half a corpus is not a corpus.
+What a file is, its first bytes say, not its name: gzip, Zstandard and Parquet are recognised by their marks, a JSON
+array by its bracket, all else is JSON Lines. Only CSV has no mark: a name that ends in .csv or .tsv says it. A damaged
+file gives what could be read and one quarantined row; a store that does not answer is a `CorpusError`, because half a
+corpus is not a corpus.
 """
 
 import difflib
 import glob
 import hashlib
+import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,19 +21,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from trustjudge_ray.corpus.containers import from_csv, from_json
 from trustjudge_ray.corpus.formats import CorpusConfigError, CorpusError, FieldMap, field_map, tables
-from trustjudge_ray.corpus.objects import BrokenStreamError, Entry, Rejection, from_batch, from_lines
+from trustjudge_ray.corpus.objects import BrokenStreamError, Entry, Rejection, from_batch
 from trustjudge_ray.storage import StorageError, explained, filesystem, is_local, open_binary, plain
 
-__all__ = ["SUFFIXES", "CorpusConfigError", "CorpusError", "Fingerprint", "expand", "fingerprint", "read"]
+__all__ = ["SUFFIXES", "CorpusConfigError", "CorpusError", "Fingerprint"]
+__all__ += ["expand", "fingerprint", "first_objects", "read"]
 
-SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".parquet", ".pq")
+SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".parquet", ".pq", ".csv", ".tsv")
 """What is taken from a folder, in small or capital letters, also with .gz or .zst behind it.
 
 Names that start with '.' or '_' are not.
 """
 
+_ANSWERS: Final = ("response", "response_a", "response_b", "chosen", "rejected")
+"""Fields of ours that are an empty text where a cell of a CSV file is empty."""
+
 _CHUNK = 1 << 18
+_CHUNKS_OF_A_BEGINNING: Final = 16
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 
 
@@ -82,6 +90,18 @@ def read(
     return _tables(path, format, known, storage_options or {}, batch_rows)
 
 
+def first_objects(path: str, count: int, storage_options: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The first objects of a file that can be read, at most `count`; of a file of text, those in its first 4 MB.
+
+    Raises:
+        CorpusError: the file is not there, or the store refuses or does not answer.
+    """
+    with _corpus_errors(path), open_binary(path, storage_options) as stream:
+        entries = _entries(path, stream, field_map({}), count, _CHUNKS_OF_A_BEGINNING)
+        objects = (entry.content for entry in entries if isinstance(entry.content, dict))
+        return list(itertools.islice(objects, count))
+
+
 def fingerprint(path: str, storage_options: dict[str, Any] | None = None) -> Fingerprint:
     """Size and hash of a file, which is read through once for it."""
     digest, size = hashlib.sha256(), 0
@@ -96,13 +116,22 @@ def _tables(
     path: str, format: str, fields: FieldMap, options: dict[str, Any], batch_rows: int
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
     with _corpus_errors(path), open_binary(path, options) as stream:
-        head = stream.read(4)
-        stream.seek(0)
-        if head == _PARQUET or path.lower().endswith((".parquet", ".pq")):
-            entries = _parquet_entries(stream, batch_rows)
-        else:
-            entries = from_lines(_chunks(stream, head))
-        yield from tables(entries, path, format, fields, batch_rows)
+        yield from tables(_entries(path, stream, fields, batch_rows), path, format, fields, batch_rows)
+
+
+def _entries(
+    path: str, stream: Any, fields: FieldMap, batch_rows: int, most_chunks: int | None = None
+) -> Iterator[Entry]:
+    head = stream.read(4)
+    stream.seek(0)
+    name = path.lower().removesuffix(".gz").removesuffix(".zst")
+    if head == _PARQUET or path.lower().endswith((".parquet", ".pq")):
+        return _parquet_entries(stream, batch_rows)
+    chunks = itertools.islice(_chunks(stream, head), most_chunks)
+    if name.endswith((".csv", ".tsv")):
+        texts = {fields.names[ours] for ours in _ANSWERS if ours in fields.names}
+        return from_csv(chunks, texts, "\t" if name.endswith(".tsv") else ",")
+    return from_json(chunks)
 
 
 def _chunks(stream: Any, head: bytes) -> Iterator[bytes]:

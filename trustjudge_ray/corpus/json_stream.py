@@ -8,17 +8,27 @@ import codecs
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 _SPACE = " \t\r\n"
 _OF_NUMBERS = "0123456789+-.eE"
 _CHUNK = 1 << 20
 _NEAR_END = 16
 """An error this close to what has been read so far may be a value cut in two (`tru`, `\\u12`, `-`)."""
+_DECODER = json.JSONDecoder()
+_MEASURE = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)
+"""Finds the end of a value, whatever its numbers, and whatever characters its texts hold."""
 
 
 class BrokenJson(ValueError):
     """The text is not JSON from here on."""
+
+
+class Readable(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Some `size` bytes; none only at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class Cursor:
         one_line: whether what is being read must end in this line.
     """
 
-    stream: BinaryIO
+    stream: Readable
     line: int = 1
     one_line: bool = False
     _text: str = ""
@@ -64,7 +74,6 @@ class Cursor:
     _decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
     )
-    _json: json.JSONDecoder = field(default_factory=json.JSONDecoder)
 
     def peek(self) -> str:
         """The next character that is not white space, without taking it; empty at the end."""
@@ -89,10 +98,24 @@ class Cursor:
 
     def value(self) -> Any:
         """Take one whole value."""
+        return self._take_value(_DECODER)[0]
+
+    def text(self) -> str:
+        """Take one whole value as it is written; bytes that are not UTF-8 are lone surrogates there. What it means is
+        left to another decoder: numbers may have any length."""
+        return self._take_value(_MEASURE)[1]
+
+    def rest(self) -> Iterator[bytes]:
+        """All that was not taken, as the bytes that it was."""
+        yield self._text[self._at :].encode("utf-8", "surrogateescape") + self._decoder.getstate()[0]
+        while chunk := self.stream.read(_CHUNK):
+            yield chunk
+
+    def _take_value(self, decoder: json.JSONDecoder) -> tuple[Any, str]:
         self.peek()
         while True:
             try:
-                value, end = self._json.raw_decode(self._text, self._at)
+                value, end = decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _NEAR_END
                 if cut and not (self.one_line and self._text.find("\n", self._at) >= 0) and self._fill():
@@ -110,8 +133,8 @@ class Cursor:
             if breaks:
                 self._end_of_line()
             self.line += breaks
-            self._at = end
-            return value
+            written, self._at = self._text[self._at : end], end
+            return value, written
 
     def first_key_of(self, wanted: Collection[str]) -> str | None:
         """Which of these keys the first record has first."""
@@ -147,7 +170,7 @@ class Cursor:
         return not self._ended or self._at < len(self._text)
 
 
-def walk(stream: BinaryIO, array: str, needed: Collection[str] = ()) -> Iterator[Element | End | Broken]:
+def walk(stream: Readable, array: str, needed: Collection[str] = ()) -> Iterator[Element | End | Broken]:
     """The elements of the array called `array` of every record, each record closed by `End` or `Broken`.
 
     Where one of the fields `needed` comes only after the array, the record is read whole. After a broken
