@@ -8,9 +8,9 @@ import tracemalloc
 import pytest
 from shared_inputs import shared
 
+from trustjudge_ray.corpus.json_stream import Broken, Element, End, walk
 from trustjudge_ray.imports import ImportFileError, oracle, trustjudge
 from trustjudge_ray.imports.extraction import Unreadable, clean, merged, verdict_position
-from trustjudge_ray.imports.json_stream import Broken, Element, End, walk
 from trustjudge_ray.imports.reading import read_judgment
 
 LABELS = {

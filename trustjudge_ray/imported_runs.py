@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -16,17 +16,27 @@ from trustjudge_ray.schema import TASKS, check
 from trustjudge_ray.storage import open_binary
 from trustjudge_ray.store import LINK, PENDING_TASKS, RunFolder
 
+OPTIONS: Final = {"trustjudge": ("scale",), "arena-hard": ("baseline",)}
+"""What else the reader of a format takes."""
+
 
 def import_judgments(
-    kind: str, files: list[str], folder: RunFolder, judge_name: str | None = None, scale: int | None = None
+    kind: str,
+    files: list[str],
+    folder: RunFolder,
+    judge_name: str | None = None,
+    scale: int | None = None,
+    baseline: str | None = None,
 ) -> dict[str, Any]:
     """Make a run folder from judgments that another system made. What the folder held is replaced, once all is read.
 
     Args:
         scale: points of the scores, where the files of the format `trustjudge` do not say.
+        baseline: the model that all others met, where the files of the format `arena-hard` do not say.
 
     Returns:
-        `judgments`, `statuses` {status: n}, `quarantined` and `protocols`.
+        `judgments`, `statuses` {status: n}, `quarantined`, `protocols` and `notes`, which `evaluate` repeats among its
+        warnings.
 
     Raises:
         ImportFileError: a file is not of that format; names file, line and what would be right.
@@ -36,13 +46,13 @@ def import_judgments(
     folder.probe()
     with lease.held(folder):
         _refuse_judged(folder)
-        return _import(kind, files, folder, judge_name, scale)
+        given = {"scale": scale, "baseline": baseline}
+        return _import(
+            kind, files, folder, {"judge": judge_name, **{name: given[name] for name in OPTIONS.get(kind, ())}}
+        )
 
 
-def _import(
-    kind: str, files: list[str], folder: RunFolder, judge_name: str | None, scale: int | None
-) -> dict[str, Any]:
-    options = {"judge": judge_name} | ({"scale": scale} if kind == "trustjudge" else {})
+def _import(kind: str, files: list[str], folder: RunFolder, options: dict[str, Any]) -> dict[str, Any]:
     with contextlib.ExitStack() as opened:
         scratch = RunFolder(opened.enter_context(tempfile.TemporaryDirectory(prefix="trustjudge-import-")))
         streams = {path: opened.enter_context(open_binary(path, folder.options)) for path in files}
@@ -64,6 +74,7 @@ def _import(
         "statuses": statuses,
         "quarantined": len(imported.quarantine),
         "protocols": sorted(imported.protocols),
+        "notes": imported.notes,
     }
     manifest = {"trustjudge_ray": __version__, "versions": versions(), "git_commit": git_commit()}
     folder.write_json("manifest.json", manifest | {"imported": {"format": kind, "files": files, **summary}})

@@ -36,13 +36,14 @@ class Imported:
 
     `judgments` can be read once, in tables of at most `BATCH_ROWS` rows. The rest is complete only when
     it has been read to its end: protocols (by name), the answers where the files hold them (otherwise
-    None), and what could not be read.
+    None), what could not be read, and in `notes` what a reader of any number of these judgments must know.
     """
 
     judgments: Iterator[pa.Table]
     protocols: dict[str, Protocol]
     response_rows: list[dict[str, Any]] = field(default_factory=list)
     quarantine_rows: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def responses(self) -> pa.Table | None:
@@ -76,6 +77,12 @@ def score_protocol(scale: int) -> Protocol:
 
 
 @lru_cache
+def labelled_protocol(name: str, labels: tuple[str, ...]) -> Protocol:
+    """The same for scores with labels of any text."""
+    return _stand_in(name, "score", str(list(labels)), "{answer}")
+
+
+@lru_cache
 def compare_protocol(name: str = "compare") -> Protocol:
     """The same for a comparison with the verdicts A, B and C (a tie)."""
     return _stand_in(name, "compare", "{first: A, second: B, tie: C}", "{answer_a}\n\n  {answer_b}")
@@ -101,7 +108,7 @@ def batches(rows: Iterable[dict[str, Any]], quarantine: Sequence[Mapping[str, An
     if not count:
         first = next(iter(quarantine), None)
         where = first and f"{first['source']}, line {first['line']}: {first['reason']}: {first['detail']}"
-        raise ImportFileError(f"no judgment found; {where or 'the files are empty'}")
+        raise ImportFileError(f"no judgment found; {where or 'no line of the files is one'}")
 
 
 def usable(

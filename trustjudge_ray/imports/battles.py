@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trustjudge_ray.corpus.json_stream import Broken, Cursor, End, walk
 from trustjudge_ray.corpus.objects import Entry, Rejection, Unheld, compact_json, from_batch, from_lines, sayable
 from trustjudge_ray.identity import id_key, joined_hash
 from trustjudge_ray.imports.base import (
@@ -32,7 +33,6 @@ from trustjudge_ray.imports.base import (
     read_row,
     usable,
 )
-from trustjudge_ray.imports.json_stream import Broken, Cursor, End, walk
 
 OUTCOMES: Final[Mapping[str, str]] = {
     "model_a": "A",

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
+from trustjudge_ray.corpus.json_stream import BrokenJson, Cursor, Element, End, walk
 from trustjudge_ray.identity import id_key, joined_hash
 from trustjudge_ray.imports.base import (
     Asked,
@@ -29,7 +30,6 @@ from trustjudge_ray.imports.base import (
     score_protocol,
 )
 from trustjudge_ray.imports.extraction import Unreadable
-from trustjudge_ray.imports.json_stream import BrokenJson, Cursor, Element, End, walk
 from trustjudge_ray.imports.reading import output_text, read_judgment
 from trustjudge_ray.judging.protocols import Protocol
 
