@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from trustjudge_ray.judging import protocols, scripted
-from trustjudge_ray.report.charts import svg
+from trustjudge_ray.report.drawing import svg
 from trustjudge_ray.rewards_config import RewardConfig
 from trustjudge_ray.training.reward_tasks import REFERENCE, response_id
 from trustjudge_ray.training.rewards import RewardRequest, TrustJudgeReward

@@ -6,9 +6,9 @@ import pytest
 hypothesis.settings.register_profile("suite", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("suite")
 
-pytest_plugins = ["engine_fixtures", "cluster_fixtures", "s3_fixtures", "openai_fixtures"]
+pytest_plugins = ["engine_fixtures", "cluster_fixtures", "s3_fixtures", "openai_fixtures", "browser_fixtures"]
 
-_LAST = ("ray", "engine", "s3", "demo")
+_LAST = ("browser", "ray", "engine", "s3", "demo")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from trustjudge_ray import runs
 from trustjudge_ray.analysis.evaluation import evaluate
 from trustjudge_ray.analysis.pairing import Side
 from trustjudge_ray.config import AnalysisConfig
-from trustjudge_ray.report import agreement, charts, consistency, granularity, judges, page, tables
+from trustjudge_ray.report import agreement, charts, consistency, granularity, judges, page, scores, tables
 
 SMALL = {"judges": JUDGES[:1], "scales": SCALES[:1], "comparisons": COMPARISONS[:1]}
 
@@ -65,7 +65,7 @@ def test_judges_stand_by_family_then_size_not_by_letters(several):
 
 def test_the_table_of_judges_has_each_measure_of_each_judge_with_the_numbers_of_metrics(several):
     table = judges.side_by_side(several)
-    cr = [row for row in table.rows if row[0] == "CR"]
+    cr = [row for row in table.rows if row[0] == "CR against emitted verdicts"]
     assert len(cr) == len(JUDGES) * len(SCALES) * len(COMPARISONS)
     row = next(row for row in cr if row[1:3] == ("score-100 / compare", "Llama-3.2-3B-Instruct"))
     wanted = several.metrics.filter(
@@ -80,7 +80,7 @@ def test_the_table_of_judges_has_each_measure_of_each_judge_with_the_numbers_of_
     values = {m["score_rule"]: f"{100 * m['value']:.1f} %" for m in wanted.to_dicts()}
     assert (row[5], row[8]) == (values["baseline"], values["expected"])
     assert {row[0] for row in table.rows} == {
-        *("CR", "NTR_3", "exact match with people", "Spearman with people", "flip rate")
+        *("CR against emitted verdicts", "NTR_3", "exact match with people", "Spearman with people", "flip rate")
     }
 
 
@@ -138,8 +138,10 @@ def test_an_anchored_leaderboard_says_who_is_at_1000_and_no_mean(small):
 
 
 def test_scales_stand_side_by_side_coarse_ones_first(several):
-    table = granularity.granularity(several)
+    table = granularity.granularity(several, brief=True)
     assert len(table.rows) == len(JUDGES) * len(COMPARISONS) * len(SCALES) * 2
+    every = granularity.granularity(several)
+    assert len(every.rows) == len(JUDGES) * len(COMPARISONS) * len(SCALES) * len(several.settings.score_rules)
     assert [row[3] for row in table.rows[:6]] == ["5", "5", "10", "10", "100", "100"]
     assert [row[4] for row in table.rows[:2]] == ["baseline", "expected"]
     entropy = granularity.entropies(several)
@@ -180,7 +182,7 @@ def test_reliability_counts_every_pair_once_and_calibration_has_its_temperature(
     assert sum(bar["cases"] for bar in mine) == 4 * 6
     assert all(bar["start"] <= bar["confidence"] <= bar["end"] for bar in bars)
     titles = [table.title for table in agreement.agreement(several)]
-    assert titles == ["Agreement with people", "Calibration", "Reliability"]
+    assert titles == ["Agreement, rule by rule", "Calibration", "Reliability"]
     calibration = agreement.agreement(several)[1]
     assert len(calibration.rows) == len(JUDGES) * len(COMPARISONS)
 
@@ -196,7 +198,7 @@ def test_the_confidence_of_the_settings_is_the_one_that_is_told():
     shown = world.inputs(AnalysisConfig(tolerances=[0], k=[3], confidence=0.9), **SMALL)
     html = page.page(shown)
     assert "90 %" in html
-    assert "95 %" not in html.split("<h2>How it was run</h2>")[0]
+    assert "95 %" not in html.split('<section id="run"')[0]
     assert all("Intervals are 90 %" in board.note for board in tables.leaderboards(shown))
 
 
@@ -211,16 +213,16 @@ def test_a_report_tells_what_its_tables_were_computed_with(tmp_path):
 
 
 def test_distributions_of_two_judges_are_never_averaged(several):
-    panels = {row["panel"] for row in charts._mean_distributions(several)}
-    assert panels == {f"{judge}, {name}" for judge in JUDGES for name in SCALES}
+    panels = {(row["judge"], row["protocol"]) for row in scores.mean_distributions(several)}
+    assert panels == {(judge, name) for judge in JUDGES for name in SCALES}
 
 
 def test_a_score_without_a_distribution_is_left_out_of_the_figure(several):
     rows = several.judgments.with_columns(
         label_logprobs=pl.when(pl.col("judge") == "mine").then(None).otherwise("label_logprobs")
     )
-    panels = {row["panel"] for row in charts._mean_distributions(replace(several, judgments=rows))}
-    assert not any(panel.startswith("mine") for panel in panels)
+    judges_of = {row["judge"] for row in scores.mean_distributions(replace(several, judgments=rows))}
+    assert judges_of == set(JUDGES) - {"mine"}
 
 
 def test_every_figure_is_on_the_page_and_a_rationale_is_told():

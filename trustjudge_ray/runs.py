@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from trustjudge_ray import budget, ingest, lease, tally
+from trustjudge_ray import asking, browsing, budget, ingest, lease, opening, tally
 from trustjudge_ray.analysis import evaluation
+from trustjudge_ray.analysis.ablation import ABLATION
 from trustjudge_ray.analysis.families import with_judges
 from trustjudge_ray.audit import attached
 from trustjudge_ray.config import (
@@ -31,9 +32,10 @@ from trustjudge_ray.corpus import reader
 from trustjudge_ray.corpus.reader import CorpusError
 from trustjudge_ray.judging import base, plan, protocols
 from trustjudge_ray.judging.base import RunError
-from trustjudge_ray.manifest import TABLES, Clock, cost, counted, forget, manifest_of
+from trustjudge_ray.manifest import TABLES, Clock, cost, counted, forget, imported_notes, manifest_of
 from trustjudge_ray.progress import Progress
-from trustjudge_ray.report import judges, page, tables
+from trustjudge_ray.report import browse, judges, numbers, page, tables
+from trustjudge_ray.report.summary import summary_text
 from trustjudge_ray.schema import check
 from trustjudge_ray.storage import StorageError
 from trustjudge_ray.store import RunFolder
@@ -73,20 +75,24 @@ def validate(loaded: LoadedConfig, scratch: Path) -> dict[str, Any]:
         scratch: an empty local folder for rows on their way to the search for duplicates.
 
     Returns:
-        `rows` that can be used, `quarantined`, `reasons` {reason: n} and `problems`, one for each
-        quarantined row with source, line, reason and detail.
+        The `format`, `rows` that can be used, how many of them are `unasked` (have no question), `quarantined`,
+        `reasons` {reason: n} and `problems`, one for each quarantined row with source, line, reason and detail.
     """
-    config = loaded.config
+    config = opening.resolved(loaded, lambda _: None).config
     folder = RunFolder(str(scratch))
     inputs = reader.expand(list(config.corpus.paths), dict(config.storage_options))
     ledgers = [ingest.ingest_file(path, config.corpus, folder, dict(config.storage_options)) for path in inputs]
-    rows = sum(len(ingest.settle_bucket(b, folder)) for b in sorted({b for x in ledgers for b in x["buckets"]}))
+    rows = unasked = 0
+    for bucket in sorted({b for x in ledgers for b in x["buckets"]}):
+        responses = ingest.settle_bucket(bucket, folder)
+        rows, unasked = rows + len(responses), unasked + ingest.unasked(responses)
     bad = folder.quarantine()
     problems = [] if bad is None else bad.sort("source", "line").select("source", "line", "reason", "detail").to_dicts()
     reasons: dict[str, int] = {}
     for problem in problems:
         reasons[problem["reason"]] = reasons.get(problem["reason"], 0) + 1
-    return {"rows": rows, "quarantined": len(problems), "reasons": reasons, "problems": problems}
+    counts = {"format": config.corpus.format, "rows": rows, "unasked": unasked, "quarantined": len(problems)}
+    return counts | {"reasons": reasons, "problems": problems}
 
 
 def run(loaded: LoadedConfig, notify: Notify, again: frozenset[str] = frozenset()) -> tuple[Judged, str]:
@@ -94,8 +100,9 @@ def run(loaded: LoadedConfig, notify: Notify, again: frozenset[str] = frozenset(
 
     Raises: as `judge`; RunError also where a budget ended before there was a judgment to report on.
     """
+    loaded = opening.resolved(loaded, lambda line: notify(line, None))
     asked, folder = _checked(loaded), folder_of(loaded)
-    _refuse_unranked(asked)
+    asking.refuse_unranked(asked)
     with lease.held(folder):
         judged = _judge(loaded, folder, asked, notify, again)
         clock, manifest = Clock(), judged.manifest
@@ -120,6 +127,7 @@ def judge(loaded: LoadedConfig, notify: Notify, again: frozenset[str] = frozense
     Raises:
         ConfigError, ProtocolError, CorpusError, StorageError, JudgeError, RunError: one message each.
     """
+    loaded = opening.resolved(loaded, lambda line: notify(line, None))
     asked, folder = _checked(loaded), folder_of(loaded)
     with lease.held(folder):
         judged = _judge(loaded, folder, asked, notify, again)
@@ -130,10 +138,11 @@ def judge(loaded: LoadedConfig, notify: Notify, again: frozenset[str] = frozense
 def _checked(loaded: LoadedConfig) -> list[protocols.Protocol]:
     """The protocols of a run that can begin: its files are named, its storage reads and writes."""
     asked, folder = [protocols.load(name) for name in loaded.config.protocols], folder_of(loaded)
-    _refuse_same_names(asked)
-    _refuse_unasked(loaded.config, asked)
+    asking.refuse_same_names(asked)
+    asking.refuse_unasked(loaded.config, asked)
     reader.expand(list(loaded.config.corpus.paths), folder.options)
     folder.probe()
+    opening.refuse_another_format(loaded, folder)
     return asked
 
 
@@ -164,7 +173,11 @@ def _judge(
         raise CorpusError(_nothing_usable(folder, sources))
     buckets = sorted({b for s in sources for b in s["buckets"]})
     planned = pipeline.plan_tasks(config, folder, specs, buckets, again=again)
+    if not planned.tasks and not any(len(folder.read_table(name, ["line"])) for name in folder.names("responses")):
+        raise CorpusError(_nothing_usable(folder, sources))
     notify(f"planned {planned.tasks} judgments, {planned.to_judge} of them to judge", None)
+    if planned.unasked:
+        notify(f"NOTE: {ingest.unasked_note(planned.unasked)}", None)
     if config.plan.design == "anchor" and not planned.comparisons and any(p.kind == "compare" for p in asked):
         raise RunError(f"plan.anchor: no question has an answer of a model '{config.plan.anchor}' and one of another")
     clock.lap("plan")
@@ -211,6 +224,8 @@ def _ask_judges(
             break
         progress.starts()
         mine = pending.get(judge_name(judge_config), {})
+        if mine and judge_config.engine == "vllm":
+            notify(f"loading {judge_name(judge_config)}, which takes half a minute or more", None)
         with closing(pipeline.judge_pending(config, folder, judge_config, asked, mine, until)) as ledgers:
             for ledger in ledgers:
                 if ledger["rows"]:
@@ -237,6 +252,11 @@ def _nothing_usable(folder: RunFolder, sources: list[dict[str, Any]]) -> str:
     bad = folder.quarantine()
     reasons = "" if bad is None else ", ".join(f"{reason} {n}" for reason, n in counted(bad["reason"]).items())
     said = f"{0 if bad is None else bad.height} quarantined" + (f" ({reasons})" if reasons else "")
+    asked = sum(source["questions"] for source in sources)
+    said += f", {asked} questions without an answer" if asked else ""
+    if bad is not None:
+        first = bad.row(0, named=True)
+        said += f"; the first is {first['source']}, line {first['line']}: {first['reason']}: {first['detail']}"
     return f"corpus: no usable row in {len(sources)} files: {said}; `trustjudge validate` names each line"
 
 
@@ -249,12 +269,15 @@ def evaluate(folder: RunFolder, settings: AnalysisConfig) -> evaluation.Evaluati
     if judgments.height < tasks:
         incomplete = f"{tasks - judgments.height} of {tasks} judgments of this run are not made yet; no number has them"
         found = replace(found, warnings=[incomplete, *found.warnings])
+    found = replace(found, warnings=[*ingest.notes(folder), *imported_notes(folder), *found.warnings])
+    for stale in ("ablation.csv", "ablation.txt"):  # of other settings, or of fewer judgments
+        folder.remove(stale)
     for name, schema in TABLES.items():
         frame: pl.DataFrame = getattr(found, name)
         folder.write_table(f"{name}.parquet", check(frame.to_arrow(), schema))
         if name != "verdicts":
             folder.write_bytes(f"{name}.csv", frame.write_csv().encode("utf-8"))
-    folder.write_json("metrics.json", {"metrics": found.metrics.to_dicts(), "ratings": found.ratings.to_dicts()})
+    folder.write_bytes("metrics.json", numbers.metrics_json(found.metrics, found.ratings))
     folder.write_json("warnings.json", found.warnings)
     folder.write_json("analysis.json", asdict(settings))
     return found
@@ -272,7 +295,9 @@ def _judge_models(folder: RunFolder) -> dict[str, str]:
 
 
 def report(folder: RunFolder, manifest: dict[str, Any] | None = None) -> str:
-    """Write `report.html`, `report.txt`, `judges.csv` and the figures from the tables of a run folder; the text.
+    """Write `report.html`, `report.txt`, `judges.csv`, the figures and the browser of judgments (`judgments.html` and
+    `browse/`) from the tables of a run folder; the text. Every number of the report is in `metrics.json` then: what
+    METRICS and RATINGS lack, under `report`.
 
     Args:
         manifest: of the run, where it is not in the folder yet.
@@ -283,10 +308,12 @@ def report(folder: RunFolder, manifest: dict[str, Any] | None = None) -> str:
     if not folder.exists("metrics.json"):
         raise StorageError(f"{folder.path}: not evaluated yet; first trustjudge evaluate {folder.path}")
     inputs = report_inputs(folder, manifest)
-    text = tables.terminal(inputs)
-    drawn = page.figures(inputs)
-    for name, svg in drawn.items():
-        folder.write_bytes(f"figures/{name}.svg", svg.encode("utf-8"))
+    browsing.write(folder, inputs)
+    inputs = replace(inputs, browser=browse.PAGE)
+    text, drawn = tables.terminal(inputs, summary_text(inputs)), page.figures(inputs)
+    for name, figure in drawn.items():
+        folder.write_bytes(f"figures/{name}.svg", figure.svg.encode("utf-8"))
+    folder.write_bytes("metrics.json", numbers.metrics_json(inputs.metrics, inputs.ratings, numbers.numbers(inputs)))
     folder.write_bytes("report.html", page.page(inputs, drawn).encode("utf-8"))
     folder.write_bytes("report.txt", text.encode("utf-8"))
     folder.write_bytes("judges.csv", judges.judges_csv(inputs).encode("utf-8"))
@@ -311,8 +338,17 @@ def report_inputs(folder: RunFolder, manifest: dict[str, Any] | None = None) -> 
         settings=_evaluated_by(folder),
         people=folder.read_json("agreement.json") if folder.exists("agreement.json") else None,
         audits=folder.read_json("audits.json") if folder.exists("audits.json") else {},
+        ablation=_ablation(folder),
+        browser=browse.PAGE if folder.exists(browse.PAGE) else None,
         **frames,
     )
+
+
+def _ablation(folder: RunFolder) -> pl.DataFrame | None:
+    """What `trustjudge ablation` wrote; None where it was not called."""
+    if not folder.exists("ablation.csv"):
+        return None
+    return pl.read_csv(folder.read_bytes("ablation.csv"), schema=ABLATION)
 
 
 def _evaluated_by(folder: RunFolder) -> AnalysisConfig:
@@ -327,42 +363,6 @@ def analysis_settings(folder: RunFolder, overrides: list[str]) -> AnalysisConfig
     """The `analysis` section of a run folder's configuration, with overrides."""
     text = folder.read_bytes("config.yaml").decode("utf-8")
     return load_analysis(text, f"{folder.path}/config.yaml", overrides)
-
-
-def _refuse_same_names(asked: list[protocols.Protocol]) -> None:
-    names = [protocol.name for protocol in asked]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise protocols.ProtocolError(f"protocols: two are named '{twice[0]}'; tables tell them apart by name")
-
-
-_ELSEWHERE = {"answer": "trustjudge answer", "verify": "trustjudge audit"}
-
-
-def _refuse_unranked(asked: list[protocols.Protocol]) -> None:
-    """`run` ends with a report on scores and comparisons."""
-    for protocol in asked:
-        if protocol.kind in _ELSEWHERE:
-            raise protocols.ProtocolError(
-                f"protocols: '{protocol.name}' is of kind {protocol.kind}: {_ELSEWHERE[protocol.kind]} asks it; run "
-                "asks kinds score and compare"
-            )
-
-
-def _refuse_unasked(config: Config, asked: list[protocols.Protocol]) -> None:
-    """What a plan could not mean: a protocol that is not there, a corpus without answers to judge."""
-    names = [protocol.name for protocol in asked]
-    if not config.corpus.paths:
-        raise ConfigError("corpus.paths: got []; at least one file, folder or glob")
-    for name in config.plan.only:
-        if name not in names:
-            raise ConfigError(f"plan.only: '{name}' is no protocol of this run; it has {names}")
-    judged = [protocol.name for protocol in asked if protocol.kind != "answer"]
-    if judged and config.corpus.format == "questions":
-        raise ConfigError(
-            f"corpus.format: questions have no answers for '{judged[0]}' to judge; first `trustjudge answer`, whose "
-            "answers/*.jsonl is a corpus of format flat"
-        )
 
 
 def as_json_line(value: Any) -> str:

@@ -6,6 +6,7 @@ import polars as pl
 
 from trustjudge_ray.analysis.calibration import RELIABILITY, bin_of
 from trustjudge_ray.report.cells import (
+    Cell,
     Inputs,
     Table,
     confidence,
@@ -15,6 +16,7 @@ from trustjudge_ray.report.cells import (
     number,
     overall,
     texts,
+    whole,
 )
 
 WORDS: Final = {
@@ -66,12 +68,12 @@ def _outcomes(rows: pl.DataFrame) -> Table:
             number(m["value"]),
             interval(m, number),
             counts(m),
-            str(m["excluded"] or 0),
+            whole(m["excluded"] or 0),
         )
         for m in chosen.to_dicts()
     ]
     columns = ("judge", "protocol", "rule", "what", "value", "interval", "cases", "left out")
-    return Table("Agreement with people", "With the human scores of the corpus.", columns, cells)
+    return Table("Agreement, rule by rule", "With the human scores of the corpus.", columns, cells)
 
 
 def _calibration(rows: pl.DataFrame, inputs: Inputs) -> Table:
@@ -82,7 +84,7 @@ def _calibration(rows: pl.DataFrame, inputs: Inputs) -> Table:
         values = {name: number(found[name]["value"]) if name in found else "–" for name in _CALIBRATION}
         brier: dict[str, Any] = found.get("brier", {"low": None, "high": None, "cases": 0})
         rest = (values[name] for name in _CALIBRATION[1:])
-        cells.append((*map(str, key), values["brier"], interval(brier, number), *rest, str(brier["cases"])))
+        cells.append((*map(str, key), values["brier"], interval(brier, number), *rest, whole(brier["cases"])))
     return Table(
         "Calibration",
         "Whether the probabilities of a verdict are right as often as they say. Brier score: 0 to 2, lower is better; "
@@ -99,7 +101,13 @@ def _calibration(rows: pl.DataFrame, inputs: Inputs) -> Table:
 
 def _votes(rows: pl.DataFrame) -> Table:
     cells = [
-        (*texts(m, "judge", "protocol"), number(m["value"]), interval(m, number), str(m["cases"]), str(m["excluded"]))
+        (
+            *texts(m, "judge", "protocol"),
+            number(m["value"]),
+            interval(m, number),
+            whole(m["cases"]),
+            whole(m["excluded"]),
+        )
         for m in rows.filter(pl.col("metric") == "alpha_votes").to_dicts()
     ]
     return Table(
@@ -132,11 +140,11 @@ def _reliability(inputs: Inputs) -> Table:
     cells = [
         (
             *texts(bar, "judge", "protocol"),
-            *(f"{bar[end]:.1f}" for end in ("start", "end")),
+            *(Cell(f"{bar[end]:.1f}", bar[end]) for end in ("start", "end")),
             number(bar["confidence"]),
             number(bar["right"]),
             interval(bar, number),
-            str(bar["cases"]),
+            whole(bar["cases"]),
         )
         for bar in reliability_bars(inputs)
     ]

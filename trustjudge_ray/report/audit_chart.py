@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from trustjudge_ray.report.card import Card, gates, named
-from trustjudge_ray.report.charts import ACCENT, INK, svg
+from trustjudge_ray.report.drawing import ACCENT, INK, svg
 
 _WARN, _BLOCK = "warns at", "blocks at"
 _SHARES: Final = {

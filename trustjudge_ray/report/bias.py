@@ -12,7 +12,21 @@ from typing import Any, Final
 import polars as pl
 
 from trustjudge_ray.analysis.games import POOLED
-from trustjudge_ray.report.cells import Form, Inputs, Table, beside, confidence, counts, interval, number, overall
+from trustjudge_ray.report.cells import (
+    Cell,
+    Form,
+    Inputs,
+    Table,
+    beside,
+    confidence,
+    counts,
+    interval,
+    number,
+    overall,
+    said,
+    small,
+    whole,
+)
 from trustjudge_ray.report.cells import share as percent
 
 Row = dict[str, Any]
@@ -96,14 +110,14 @@ def _unbiased(metric: str, row: Row, rows: pl.DataFrame) -> str:
     for whose, name in _REFERENCES.items():
         found = beside(rows, f"{metric}_{name}", row)
         if found is not None and found["cases"]:
-            return f"{whose}: {line.form(found['value'])}"
+            return said(f"{whose}: {{}}", line.form(found["value"]))
     return line.unbiased
 
 
 def _counts(metric: str, row: Row) -> str:
     """Hits and cases of a share; of what is no share `hits` is a sum, so its cases alone."""
-    whole = row["hits"] is not None and float(row["hits"]).is_integer()
-    return counts(row) if whole and LINES[metric].form is percent else str(row["cases"])
+    hits = row["hits"] is not None and float(row["hits"]).is_integer()
+    return counts(row) if hits and LINES[metric].form is percent else whole(row["cases"])
 
 
 def _why_none(row: Row) -> str:
@@ -111,7 +125,7 @@ def _why_none(row: Row) -> str:
     if not reasons:
         return "not measured (plan.repeat: 1 does)" if row["metric"].startswith("noise_") else "no cases"
     reason = max(reasons, key=lambda name: reasons[name])
-    return f"no cases: {reason.replace('_', ' ')} ({reasons[reason]})"
+    return said("no cases: {} ({})", reason.replace("_", " "), whole(reasons[reason]))
 
 
 def _sided(neutral: float, below: str, above: str, neither: str = "no preference shown") -> Words:
@@ -202,11 +216,7 @@ def _canary(row: Row, rows: pl.DataFrame) -> str:
 
 
 def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:+.1f} points"
-
-
-def _tiny(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2g}"
+    return "–" if value is None else Cell(f"{100 * value:+.1f} points", value)
 
 
 _BESIDE: Final = {
@@ -268,6 +278,6 @@ LINES: Final[dict[str, _Line]] = {
         "distributions with > 99 % on one label", "–", percent, _often("distributions say one label")
     ),
     "noise_flips": _Line("verdicts that change when judged again", "0 %", percent, _often("verdicts change")),
-    "noise_score": _Line("change of the score when judged again", "0", _tiny, _change),
+    "noise_score": _Line("change of the score when judged again", "0", small, _change),
 }
 """The lines of the card, in order, by metric."""

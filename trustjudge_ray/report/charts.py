@@ -1,192 +1,163 @@
-"""Charts as SVG text, drawn from the tables by Vega-Lite; nothing is loaded when they are looked at."""
+"""The figures of a report by name, and those of ratings, scores and people."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import polars as pl
-
 from trustjudge_ray.report.agreement import reliability_bars
-from trustjudge_ray.report.cells import Inputs, confidence, overall
-from trustjudge_ray.report.consistency import CURVES, curve
-from trustjudge_ray.report.tables import preferred
+from trustjudge_ray.report.cells import Inputs, confidence
+from trustjudge_ray.report.consistency_charts import contradictions, granularities, non_transitivity, tolerances
+from trustjudge_ray.report.drawing import ACCENT, SOFT, Drawn, Figure, by_place, draw, placed, titled
+from trustjudge_ray.report.scores import entropy_rows, mean_distributions
+from trustjudge_ray.report.tables import RATING_RULES, preferred
 
-INK, ACCENT, _SOFT = "#24303b", "#2b6cb0", "#c3ccd4"
-_RULES = [ACCENT, "#b7791f", "#2f855a", "#805ad5", INK]
-
-
-def figures(inputs: Inputs) -> dict[str, str]:
-    """The figures that the run supports, as SVG by name."""
-    drawn = {name: chart(inputs) for name, chart in CHARTS.items()}
-    return {name: svg(chart) for name, chart in drawn.items() if chart is not None}
+_MOST_BARS: Final = 20
+"""Labels up to which each has a bar."""
+_MOST_TALL: Final = 24
+"""With more models their distributions are drawn lower."""
 
 
-def ratings(inputs: Inputs) -> Any:
+def figures(inputs: Inputs) -> dict[str, Drawn]:
+    """The figures that the run supports, drawn, by name."""
+    found = {name: chart(inputs) for name, chart in CHARTS.items()}
+    return {name: draw(figure) for name, figure in found.items() if figure is not None}
+
+
+def ratings(inputs: Inputs) -> Figure | None:
     """Ratings with their intervals, one panel for each leaderboard."""
     import altair as alt
 
-    rows, rules = [], set()
+    panels = []
     for judge, protocol, rule, part in preferred(inputs):
-        rules.add(rule)
-        shown = part.drop_nulls("rating").select("model", "rating", "low", "high").to_dicts()
-        rows += [row | {"panel": f"{judge}, {protocol}"} for row in shown]
-    if not rows:
-        return None
-    order = alt.EncodingSortField("rating", order="descending")
-    base = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("model:N", sort=order, title=None))
-    title = f"rating ({', '.join(sorted(rules))}), {confidence(inputs.settings)} interval"
-    whiskers = base.mark_rule(color=ACCENT, strokeWidth=2).encode(
-        x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False)), x2="high:Q"
-    )
-    points = base.mark_point(color=ACCENT, filled=True, size=70).encode(x="rating:Q")
-    panels = alt.layer(whiskers, points).properties(width=480).facet(facet=alt.Facet("panel:N", title=None), columns=1)
-    return panels.resolve_scale(x="independent") if len(rules) > 1 else panels
+        rows = part.drop_nulls("rating").sort("rating", "model", descending=[True, False])
+        shown = placed(rows.select("model", "rating", "low", "high", "rank", "rank_low", "rank_high").to_dicts())
+        if not shown:
+            continue
+        base = alt.Chart(alt.Data(values=shown)).encode(
+            y=alt.Y("model:N", sort=by_place(), title=None, axis=alt.Axis(labelLimit=200)),
+            tooltip=[alt.Tooltip("model:N"), *(_told(n) for n in ("rating", "low", "high")), "rank:Q"],
+        )
+        title = f"{RATING_RULES[rule]}, {confidence(inputs.settings)} interval"
+        bounded = base.transform_filter("datum.low !== null && datum.high !== null")
+        whiskers = bounded.mark_rule(color=ACCENT, strokeWidth=2).encode(
+            x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False)), x2="high:Q"
+        )
+        points = base.mark_point(color=ACCENT, filled=True, size=70, opacity=1).encode(
+            x=alt.X("rating:Q", title=title, scale=alt.Scale(zero=False))
+        )
+        layered = alt.layer(whiskers, points)
+        panels.append(layered.properties(width=480, height=22 * len(shown), title=titled(protocol, judge)))
+    return Figure("Models by their ratings, each with its interval", panels) if panels else None
 
 
-def score_distributions(inputs: Inputs) -> Any:
-    """The mean label distribution of each model's answers: a column for each judge and score protocol, on its scale."""
+def score_distributions(inputs: Inputs) -> Figure | None:
+    """The mean label distribution of each model's answers: a panel for each judge and score protocol, on its scale."""
     import altair as alt
 
-    rows = _mean_distributions(inputs)
-    if not rows:
-        return None
-    columns = []
-    for panel in dict.fromkeys(row["panel"] for row in rows):
-        mine = [row for row in rows if row["panel"] == panel]
-        scale = alt.Scale(domain=[min(row["label"] for row in mine), max(row["label"] for row in mine)], nice=False)
-        columns.append(
-            alt.Chart(alt.Data(values=mine))
-            .mark_area(color=ACCENT, opacity=0.75, interpolate="step")
+    rows, panels = mean_distributions(inputs), []
+    for about in dict.fromkeys((row["judge"], row["protocol"]) for row in rows):
+        mine = [row for row in rows if (row["judge"], row["protocol"]) == about]
+        models = len({row["model"] for row in mine})
+        values = [
+            {"model": row["model"], "label": label, "probability": float(f"{p:.6g}")}
+            for row in mine
+            for label, p in zip(row["labels"], row["probabilities"], strict=True)
+        ]
+        panels.append(
+            _over_labels(alt.Chart(alt.Data(values=values)), sorted({row["label"] for row in values}))
             .encode(
-                x=alt.X("label:Q", title="label", scale=scale, axis=alt.Axis(tickMinStep=1)),
                 y=alt.Y("probability:Q", title=None, axis=None),
-                row=alt.Row("model:N", title=None, header=alt.Header(labelAngle=0, labelAlign="left")),
+                row=alt.Row(
+                    "model:N", title=None, spacing=4, header=alt.Header(labelAngle=0, labelAlign="left", labelLimit=150)
+                ),
+                tooltip=[alt.Tooltip("model:N"), alt.Tooltip("label:Q"), _told("probability", ".4f")],
             )
-            .properties(width=230, height=38, title=panel)
+            .properties(width=250, height=34 if models <= _MOST_TALL else 16, title=titled(about[1], about[0]))
             .resolve_scale(y="independent")
         )
-    return alt.hconcat(*columns)
+    return Figure("How each model's scores are spread over the labels", panels, 2) if panels else None
 
 
-def non_transitivity(inputs: Inputs) -> Any:
-    """NTR by rule and k, one row of panels for each judge and comparison protocol."""
+def _over_labels(chart: Any, labels: Sequence[float]) -> Any:
+    """A bar for each label, or an outline over them where they are many."""
     import altair as alt
 
-    rows = overall(inputs).filter(pl.col("metric") == "non_transitivity_ratio", pl.col("value").is_not_null())
-    if rows.height == 0:
-        return None
-    shown = rows.select("verdict_rule", "k", "value", "low", "high", panel=pl.format("{}, {}", "judge", "protocol"))
-    base = alt.Chart(alt.Data(values=shown.to_dicts())).encode(y=alt.Y("verdict_rule:N", title=None))
-    bars = base.mark_bar(color=_SOFT).encode(
-        x=alt.X("value:Q", title="non-transitivity ratio", axis=alt.Axis(format="%"))
-    )
-    whiskers = base.mark_rule(color=INK).encode(x="low:Q", x2="high:Q")
-    return (
-        alt.layer(bars, whiskers)
-        .properties(width=190, height=110)
-        .facet(column="k:O", row=alt.Row("panel:N", title=None, header=alt.Header(labelAngle=0, labelAlign="left")))
+    if len(labels) <= _MOST_BARS:
+        return chart.mark_bar(color=ACCENT, opacity=0.75).encode(
+            x=alt.X("label:O", title="label", axis=alt.Axis(labelAngle=0))
+        )
+    scale = alt.Scale(domain=[labels[0], labels[-1]], nice=False)
+    return chart.mark_area(color=ACCENT, opacity=0.75, interpolate="step").encode(
+        x=alt.X("label:Q", title="label", scale=scale, axis=alt.Axis(tickMinStep=1))
     )
 
 
-_LINES: Final = {
-    "conflict_ratio": pl.format("{}: {}, {}", "judge", "protocol", "pair_protocol"),
-    "non_transitivity_ratio": pl.format("{}: {}, k = {}", "judge", "protocol", "k"),
-}
-"""What one panel of a ratio's curves is about."""
-
-
-def curves(inputs: Inputs) -> Any:
-    """CR and NTR over the tolerances, with their intervals and, dashed, what chance gives with the same ties."""
+def entropies(inputs: Inputs) -> Figure | None:
+    """Entropy of score distributions by protocol, as a share of its highest value."""
     import altair as alt
 
-    rows = []
-    for metric in CURVES:
-        found = curve(inputs, metric)
-        rule = "score_rule" if metric == "conflict_ratio" else "verdict_rule"
-        shown = found.select("tolerance", "value", "low", "high", "by_chance", rule=rule, panel=_LINES[metric])
-        rows += shown.with_columns(panel=pl.format("{}, {}", pl.lit(_SHORT[metric]), "panel")).to_dicts()
+    rows = entropy_rows(inputs)
     if not rows:
         return None
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("tolerance:Q", title="tolerance"),
-        color=alt.Color("rule:N", title=None, scale=alt.Scale(range=_RULES)),
-    )
-    bands = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="ratio", axis=alt.Axis(format="%")), y2="high:Q")
-    lines = base.mark_line(point=True).encode(y="value:Q")
-    chance = base.mark_line(strokeDash=[4, 3], opacity=0.7).encode(y="by_chance:Q")
-    layered = alt.layer(bands, lines, chance).properties(width=300, height=160)
-    return layered.facet(facet=alt.Facet("panel:N", title=None), columns=2).resolve_scale(x="independent")
+    shown = placed([{"scores": f"{r['protocol']} ({r['labels']} labels)"} | r for r in rows])
+    panels = []
+    for judge in dict.fromkeys(row["judge"] for row in shown):
+        mine = [row for row in shown if row["judge"] == judge]
+        base = alt.Chart(alt.Data(values=mine)).encode(
+            y=alt.Y("scores:N", sort=by_place(), title=None, axis=alt.Axis(labelLimit=200)),
+            tooltip=[alt.Tooltip("scores:N"), *(_told(n, ".4f") for n in ("value", "low", "high", "mean"))],
+        )
+        axis = alt.X("value:Q", title="share of the highest entropy", scale=alt.Scale(domain=[0, 1]))
+        bars = base.mark_bar(color=SOFT).encode(x=axis)
+        whiskers = base.mark_rule(color=ACCENT, strokeWidth=2).encode(x="low:Q", x2="high:Q")
+        panels.append(
+            alt.layer(bars, whiskers).properties(
+                width=380, height=26 * len(mine), title=titled("entropy of the scores", judge)
+            )
+        )
+    return Figure("Entropy of the score distributions by protocol, as a share of its highest value", panels, 2)
 
 
-_SHORT: Final = {"conflict_ratio": "CR", "non_transitivity_ratio": "NTR"}
-
-
-def reliability(inputs: Inputs) -> Any:
+def reliability(inputs: Inputs) -> Figure | None:
     """How often the likeliest outcome was people's, over how likely it was said to be; on the line it is as often."""
     import altair as alt
 
-    bars = reliability_bars(inputs)
-    if not bars:
-        return None
-    rows = [bar | {"panel": f"{bar['judge']}, {bar['protocol']}"} for bar in bars]
-    base = alt.Chart().encode(
-        x=alt.X("confidence:Q", title="mean probability of the likeliest", scale=alt.Scale(domain=[0, 1]))
-    )
-    ideal = base.mark_line(color=_SOFT, strokeDash=[4, 3]).encode(x="ideal:Q", y="ideal:Q")
-    whiskers = base.mark_rule(color=ACCENT, strokeWidth=2).encode(
-        y=alt.Y("low:Q", title="how often it was people's", scale=alt.Scale(domain=[0, 1])), y2="high:Q"
-    )
-    points = base.mark_point(color=ACCENT, filled=True).encode(y="right:Q", size=alt.Size("cases:Q", legend=None))
-    panels = dict.fromkeys(row["panel"] for row in rows)
-    corners = [{"panel": panel, "ideal": end} for panel in panels for end in (0, 1)]
-    layered = alt.layer(ideal, whiskers, points, data=alt.Data(values=[*corners, *rows]))
-    layered = layered.properties(width=260, height=260)
-    return layered.facet(facet=alt.Facet("panel:N", title=None), columns=2)
+    bars, panels = reliability_bars(inputs), []
+    whole = alt.Scale(domain=[0, 1])
+    for about in dict.fromkeys((bar["judge"], bar["protocol"]) for bar in bars):
+        mine = [bar for bar in bars if (bar["judge"], bar["protocol"]) == about]
+        ends = alt.Chart(alt.Data(values=[{"ideal": 0}, {"ideal": 1}]))
+        ideal = ends.mark_line(color=SOFT, strokeDash=[4, 3]).encode(x="ideal:Q", y="ideal:Q")
+        base = alt.Chart(alt.Data(values=mine)).encode(
+            x=alt.X("confidence:Q", title="mean probability of the likeliest", scale=whole),
+            tooltip=[*(_told(name, ".4f") for name in ("confidence", "right", "low", "high")), "cases:Q"],
+        )
+        bounded = base.transform_filter("datum.low !== null")
+        whiskers = bounded.mark_rule(color=ACCENT, strokeWidth=2).encode(
+            y=alt.Y("low:Q", title="how often it was people's", scale=whole), y2="high:Q"
+        )
+        points = base.mark_point(color=ACCENT, filled=True, opacity=1).encode(
+            y=alt.Y("right:Q", title="how often it was people's", scale=whole),
+            size=alt.Size("cases:Q", legend=None, scale=alt.Scale(range=[30, 220])),
+        )
+        panels.append(
+            alt.layer(ideal, whiskers, points).properties(width=300, height=260, title=titled(about[1], about[0]))
+        )
+    return Figure("How often the likeliest outcome was people's, over its probability", panels, 2) if panels else None
 
 
-CHARTS: Final = {
-    "ratings": ratings,
-    "score_distributions": score_distributions,
-    "non_transitivity": non_transitivity,
-    "tolerances": curves,
-    "reliability": reliability,
-}
-
-
-def _mean_distributions(inputs: Inputs) -> list[dict[str, Any]]:
-    rows = []
-    columns = ("judge", "protocol", "model_a", "kind", "status", "repeat", "label_logprobs")
-    ok = inputs.judgments.select(columns).filter(kind="score", status="ok", repeat=0).drop_nulls("label_logprobs")
-    groups = ok.partition_by("judge", "protocol", "model_a", as_dict=True)
-    for (judge, protocol, model), group in sorted(groups.items()):
-        values = inputs.protocols[protocol].values
-        table = group["label_logprobs"].list.to_array(len(values)).to_numpy()
-        mean = _means(table)
-        rows += [
-            {"panel": f"{judge}, {protocol}", "model": model, "label": value, "probability": float(p)}
-            for value, p in zip(values, mean, strict=True)
-        ]
-    return rows
-
-
-def _means(logprobs: Any) -> Any:
-    """The mean of the rows' distributions, each renormalised; rows without label mass stay out."""
-    import numpy as np
-
-    probabilities = np.exp(np.nan_to_num(logprobs.astype(float), nan=-np.inf))
-    mass = probabilities.sum(axis=1, keepdims=True)
-    read = mass[:, 0] > 0
-    return (probabilities[read] / mass[read]).mean(axis=0) if read.any() else np.zeros(probabilities.shape[1])
-
-
-def svg(chart: Any) -> str:
-    """An Altair chart as SVG text, in the report's colours."""
-    import vl_convert
-
-    styled = chart.configure_view(stroke=None).configure_axis(labelColor=INK, titleColor=INK, gridColor="#e6eaee")
-    return vl_convert.vegalite_to_svg(styled.to_json(), vl_version=_version())
-
-
-def _version() -> str:
+def _told(name: str, form: str = ".2f") -> Any:
     import altair as alt
 
-    major, minor, *_ = alt.SCHEMA_VERSION.removeprefix("v").split(".")
-    return f"v{major}.{minor}"
+    return alt.Tooltip(f"{name}:Q", format=form)
+
+
+CHARTS: Final[dict[str, Callable[[Inputs], Figure | None]]] = {
+    "ratings": ratings,
+    "score_distributions": score_distributions,
+    "entropies": entropies,
+    "granularity": granularities,
+    "non_transitivity": non_transitivity,
+    "tolerances": tolerances,
+    "contradictions": contradictions,
+    "reliability": reliability,
+}

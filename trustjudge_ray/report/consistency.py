@@ -18,6 +18,7 @@ from trustjudge_ray.report.cells import (
     small,
     texts,
     value_beside,
+    whole,
 )
 
 
@@ -70,7 +71,7 @@ def _circles(rows: pl.DataFrame) -> Table:
 def _ratio_cells(
     rows: pl.DataFrame, m: dict[str, Any], about: tuple[str, ...], ties: tuple[str, ...]
 ) -> tuple[str, ...]:
-    metric, left = str(m["metric"]), str(m["excluded"] or 0)
+    metric, left = str(m["metric"]), whole(m["excluded"] or 0)
     ends = {"low": value_beside(rows, f"{metric}_lowest", m), "high": value_beside(rows, f"{metric}_highest", m)}
     known = "–" if ends["low"] == ends["high"] else interval(ends, share)
     chance = share(value_beside(rows, f"chance_{metric}", m))
@@ -165,7 +166,9 @@ def _noise_floor(inputs: Inputs) -> Table:
         what, most = _NOISE[m["metric"]]
         form = share if m["metric"] == "noise_flips" else small
         top = small(largest.get((most, m["judge"], m["protocol"]))) if most else "–"
-        cells.append((*texts(m, "judge", "protocol"), what, form(m["value"]), interval(m, form), top, str(m["cases"])))
+        cells.append(
+            (*texts(m, "judge", "protocol"), what, form(m["value"]), interval(m, form), top, whole(m["cases"]))
+        )
     return Table(
         "Noise floor",
         "The same tasks judged again in other batches: smaller differences than these are the engine's noise, not the "

@@ -4,25 +4,40 @@ from typing import Any
 
 import polars as pl
 
-from trustjudge_ray.corpus.canary import NAME
-from trustjudge_ray.report.cells import Inputs, Table, counts, interval, main_rules, number, share, texts
+from trustjudge_ray.report.cells import (
+    Inputs,
+    Table,
+    counts,
+    interval,
+    main_rules,
+    number,
+    overall,
+    share,
+    texts,
+    whole,
+)
+from trustjudge_ray.report.scores import entropy_rows
 
 
-def granularity(inputs: Inputs) -> Table:
-    """A row for every judge, comparison, score protocol and rule (`baseline` and the main one), coarse scales first."""
-    rows = main_rules(inputs)
-    labels = {name: len(p.label_texts) for name, p in inputs.protocols.items() if p.kind == "score"}
-    ratios = rows.filter(pl.col("metric") == "conflict_ratio", pl.col("verdict_rule") == "baseline")
-    told = [m for m in ratios.to_dicts() if m["protocol"] in labels]
-    told.sort(
-        key=lambda m: (
-            *texts(m, "judge", "pair_protocol"),
-            labels[m["protocol"]],
-            m["protocol"],
-            m["score_rule"] != "baseline",
+def granularity(inputs: Inputs, brief: bool = False) -> Table:
+    """A row for every judge, comparison, score protocol and rule, coarse scales first.
+
+    Args:
+        brief: only `baseline` and the main rule.
+    """
+    cells = [
+        (
+            *texts(row, "judge", "pair_protocol", "protocol", "labels", "score_rule", "tolerance"),
+            share(row["value"]),
+            interval(row, share),
+            counts(row),
+            share(row["by_chance"]),
+            share(row["identical"]),
+            number(row["spearman"]),
         )
-    )
-    cells = [_cells(rows, m, labels[m["protocol"]]) for m in told]
+        for row in granularity_rows(inputs, brief)
+        if row["value"] is not None or row["identical"] is not None
+    ]
     return Table(
         "Granularity of the scores",
         "How far a finer scale, and reading the whole distribution, tell answers apart. CR against emitted verdicts; "
@@ -31,59 +46,51 @@ def granularity(inputs: Inputs) -> Table:
             *("judge", "comparison", "scores", "labels", "score rule", "tolerance", "CR", "interval", "pairs"),
             *("by chance", "identical", "Spearman with people"),
         ),
-        [line for line in cells if line[6] != "–" or line[10] != "–"],
+        cells,
+        named=2,
     )
 
 
-def _cells(rows: pl.DataFrame, m: dict[str, Any], labels: int) -> tuple[str, ...]:
-    identical, spearman = (_of_scores(rows, metric, m) for metric in ("identical_scores", "agreement_spearman"))
-    same = [pl.col(name).eq_missing(pl.lit(m[name])) for name in ("judge", "protocol", "pair_protocol", "score_rule")]
-    chance = rows.filter(pl.col("metric") == "chance_conflict_ratio", pl.col("verdict_rule") == "baseline", *same)
-    return (
-        *texts(m, "judge", "pair_protocol", "protocol"),
-        str(labels),
-        *texts(m, "score_rule", "tolerance"),
-        share(m["value"]),
-        interval(m, share),
-        counts(m),
-        share(chance["value"][0] if chance.height else None),
-        share(identical),
-        number(spearman),
-    )
-
-
-def _of_scores(rows: pl.DataFrame, metric: str, m: dict[str, Any]) -> float | None:
-    """The value of a metric of the same scores."""
-    same = [pl.col(name).eq_missing(pl.lit(m[name])) for name in ("judge", "protocol", "score_rule")]
-    found = rows.filter(pl.col("metric") == metric, *same)
-    return found["value"][0] if found.height else None
+def granularity_rows(inputs: Inputs, brief: bool = False) -> list[dict[str, Any]]:
+    """Rows of METRICS of conflict ratios against emitted verdicts, at the smallest tolerances, with labels (how many),
+    scores (the protocol and how many), by_chance, identical and spearman; `brief` as in `granularity`."""
+    rows = main_rules(inputs) if brief else overall(inputs)
+    labels = {name: len(p.label_texts) for name, p in inputs.protocols.items() if p.kind == "score"}
+    ratios = rows.filter(pl.col("metric") == "conflict_ratio", pl.col("verdict_rule") == "baseline")
+    same: tuple[str, ...] = ("judge", "protocol", "score_rule")
+    for name, metric in (("identical", "identical_scores"), ("spearman", "agreement_spearman")):
+        found = rows.filter(pl.col("metric") == metric).select(*same, pl.col("value").alias(name))
+        ratios = ratios.join(found.unique(same), on=list(same), how="left", maintain_order="left")
+    by_chance = rows.filter(pl.col("metric") == "chance_conflict_ratio", pl.col("verdict_rule") == "baseline")
+    same = (*same, "pair_protocol")
+    by_chance = by_chance.select(*same, by_chance="value").unique(same)
+    ratios = ratios.join(by_chance, on=list(same), how="left", maintain_order="left")
+    told = [row | {"labels": labels[row["protocol"]]} for row in ratios.to_dicts() if row["protocol"] in labels]
+    told = [row | {"scores": f"{row['protocol']} ({row['labels']})"} for row in told]
+    order = ["baseline", *inputs.settings.score_rules]
+    about = ("judge", "pair_protocol")
+    told.sort(key=lambda m: (*texts(m, *about), m["labels"], m["protocol"], order.index(m["score_rule"])))
+    return told
 
 
 def entropies(inputs: Inputs) -> Table:
     """The entropy of score distributions by judge and protocol, in nats and as a share of its highest value."""
-    labels = {name: len(p.label_texts) for name, p in inputs.protocols.items() if p.kind == "score"}
-    rows = main_rules(inputs).filter(pl.col("metric") == "score_entropy", pl.col("cases") > 0)
-    read = inputs.scores.filter(pl.col("rule") == inputs.settings.score_rule, pl.col("entropy").is_not_null())
-    if "above_canary" in inputs.metrics["metric"]:  # METRICS leave the canary out
-        read = read.filter(pl.col("model") != NAME)
-    nats = read.group_by("judge", "protocol").agg(
-        mean=pl.col("entropy").mean(),
-        low=pl.col("entropy").quantile(0.1, "linear"),
-        high=pl.col("entropy").quantile(0.9, "linear"),
-    )
-    by = {(judge, protocol): rest for judge, protocol, *rest in nats.iter_rows()}
-    told = [m for m in rows.to_dicts() if m["protocol"] in labels]
-    told.sort(key=lambda m: (m["judge"], labels[m["protocol"]], m["protocol"]))
-    cells = []
-    for m in told:
-        mean, low, high = by.get((m["judge"], m["protocol"]), (None, None, None))
-        middle = interval({"low": low, "high": high}, number)
-        about = (*texts(m, "judge", "protocol"), str(labels[m["protocol"]]), number(mean), middle)
-        cells.append((*about, share(m["value"]), interval(m, share), str(m["cases"])))
+    cells = [
+        (
+            *texts(row, "judge", "protocol", "labels"),
+            number(row["mean"]),
+            interval({"low": row["lower"], "high": row["upper"]}, number),
+            share(row["value"]),
+            interval(row, share),
+            whole(row["cases"]),
+        )
+        for row in entropy_rows(inputs)
+    ]
     return Table(
         "Entropy of the score distributions",
         "0: the judge puts everything on one label. In nats the highest value is the logarithm of the number of "
         "labels; as a share of it, scales can be compared.",
         ("judge", "scores", "labels", "nats", "middle 80 % of answers", "share of highest", "interval", "answers"),
         cells,
+        named=1,
     )

@@ -9,7 +9,7 @@ import polars as pl
 
 from trustjudge_ray.analysis.families import family_of
 from trustjudge_ray.analysis.games import POOLED
-from trustjudge_ray.report.cells import Form, Inputs, Table, confidence, interval, number, overall, share, texts
+from trustjudge_ray.report.cells import Form, Inputs, Table, confidence, interval, number, overall, share, texts, whole
 
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 _UNITS: Final = {"b": 1.0, "m": 1e-3}
@@ -94,7 +94,7 @@ class _Measure:
 
 
 _MEASURES: Final = (
-    _Measure("CR", "conflict_ratio", "score_rule", share),
+    _Measure("CR against emitted verdicts", "conflict_ratio", "score_rule", share),
     _Measure("NTR_3", "non_transitivity_ratio", "verdict_rule", share, 3),
     _Measure("NTR_5", "non_transitivity_ratio", "verdict_rule", share, 5),
     _Measure("exact match with people", "agreement_pair_exact", "verdict_rule", share),
@@ -111,8 +111,9 @@ def side_by_side(inputs: Inputs) -> Table:
     ours = f"{inputs.settings.score_rule} for scores, {inputs.settings.verdict_rule} for verdicts"
     return Table(
         "Judges side by side",
-        f"Baseline: emitted labels, as the reference's rules read them. Ours: {ours}. CR holds scores against emitted "
-        "verdicts; lower is better for CR, NTR and flips, higher for agreement. At the smallest tolerances of the run; "
+        f"Baseline: emitted labels, as the reference's rules read them. Ours: {ours}. CR holds the "
+        "scores of both against emitted verdicts, as the paper does; against our verdicts: under Consistency. "
+        "Lower is better for CR, NTR and flips, higher for agreement. At the smallest tolerances of the run; "
         f"intervals are {confidence(inputs.settings)}, clustered by question. Size is what the model's name says.",
         (
             *("measure", "protocol", "judge", "family", "size"),
@@ -145,4 +146,4 @@ def _lines(
 
 
 def _cells(m: dict[str, Any] | None, form: Form) -> tuple[str, str, str]:
-    return ("–", "–", "–") if m is None else (form(m["value"]), interval(m, form), str(m["cases"]))
+    return ("–", "–", "–") if m is None else (form(m["value"]), interval(m, form), whole(m["cases"]))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from trustjudge_ray.report.agreement import WORDS
-from trustjudge_ray.report.cells import Table
+from trustjudge_ray.report.cells import Cell, Table, decimal, interval, number, said, whole
 from trustjudge_ray.report.comparison import markdown_table
 
 _SHOWN: Final = {
@@ -49,8 +49,8 @@ def people_tables(document: dict[str, Any], rules: Sequence[str]) -> list[Table]
     for sheet in document["sheets"]:
         named = f"Label sheet {sheet['sheet']}"
         refused = f"No estimate of the rest: {sheet['refused']}" if sheet["refused"] else "no estimate"
-        note = f"{_about(sheet)} {_POWERED}"
-        tables.append(Table(named, note, _POWERED_COLUMNS, [_powered_cells(row) for row in sheet["powered"]], refused))
+        about = said("{} {}", _about(sheet), _POWERED)
+        tables.append(Table(named, about, _POWERED_COLUMNS, [_powered_cells(row) for row in sheet["powered"]], refused))
         shown = [_metric_cells(m) for m in _chosen(sheet, rules)]
         tables.append(Table(f"{named}: agreement", "With what people wrote.", _METRIC_COLUMNS, shown))
         bars = _reliability_cells(sheet.get("calibration", []))
@@ -79,11 +79,13 @@ def _sheet_lines(sheet: dict[str, Any], rules: Sequence[str]) -> list[str]:
 def _about(sheet: dict[str, Any]) -> str:
     """What was drawn and labelled, and how far annotators agree."""
     what = "pairs" if sheet["kind"] == "compare" else "answers"
-    alphas = ", ".join(f"{level} {_number(value)}" for level, value in sheet["alpha"].items() if value is not None)
-    return (
-        f"{sheet['labelled']} of {sheet['drawn']} {what} labelled, drawn at random from {sheet['frame']} (seed "
-        f"{sheet['seed']}); annotators: {', '.join(sheet['annotators'])}. "
-        + (f"Krippendorff's α among them: {alphas}." if alphas else "Nothing has two labels, so no α.")
+    alphas = [said("{} {}", level, number(value)) for level, value in sheet["alpha"].items() if value is not None]
+    agreed = said(f"Krippendorff's α among them: {', '.join('{}' for _ in alphas)}.", *alphas)
+    return said(
+        "{} of {} {} labelled, drawn at random from {} (seed {}); annotators: {}. {}",
+        *(whole(sheet["labelled"]), whole(sheet["drawn"]), what, whole(sheet["frame"]), whole(sheet["seed"])),
+        ", ".join(sheet["annotators"]),
+        agreed if alphas else "Nothing has two labels, so no α.",
     )
 
 
@@ -115,12 +117,12 @@ def _reliability_cells(calibration: Sequence[dict[str, Any]]) -> list[tuple[str,
         (
             each["judge"],
             each["protocol"],
-            f"{bar['start']:.1f}",
-            f"{bar['end']:.1f}",
-            _number(bar["confidence"]),
-            _number(bar["right"]),
-            _range(bar["low"], bar["high"]),
-            str(bar["cases"]),
+            Cell(f"{bar['start']:.1f}", bar["start"]),
+            Cell(f"{bar['end']:.1f}", bar["end"]),
+            number(bar["confidence"]),
+            number(bar["right"]),
+            interval(bar, number),
+            whole(bar["cases"]),
         )
         for each in calibration
         for bar in each["reliability"]
@@ -130,38 +132,30 @@ def _reliability_cells(calibration: Sequence[dict[str, Any]]) -> list[tuple[str,
 def _powered_cells(row: dict[str, Any]) -> tuple[str, ...]:
     about = row["judge"], row["protocol"], row["model"] or "all", row["quantity"]
     if not row["labelled"]:
-        return (*about, "–", "–", "–", "–", "0", "–", "–")
-    alone = f"{_number(row['labels_value'])} ({_range(row['labels_low'], row['labels_high'])})"
-    worth = "–" if row["worth"] is None else f"{row['worth']:.1f}×"
-    value, interval = _number(row["value"]), _range(row["low"], row["high"])
+        return (*about, "–", "–", "–", "–", whole(row["labelled"]), "–", "–")
+    ends = {"low": row["labels_low"], "high": row["labels_high"]}
     return (
         *about,
-        value,
-        interval,
-        alone,
-        _number(row["judge_value"]),
-        str(row["labelled"]),
-        _number(row["tuning"]),
-        worth,
+        number(row["value"]),
+        interval(row, number),
+        said("{} ({})", number(row["labels_value"]), interval(ends, number)),
+        number(row["judge_value"]),
+        whole(row["labelled"]),
+        number(row["tuning"]),
+        "–" if row["worth"] is None else Cell(f"{row['worth']:.1f}×", row["worth"]),
     )
 
 
 def _metric_cells(m: dict[str, Any]) -> tuple[str, ...]:
-    tolerance = "" if m["verdict_tolerance"] is None else f"{m['verdict_tolerance']:g}"
+    tolerance = "" if m["verdict_tolerance"] is None else decimal(m["verdict_tolerance"])
     about = m["judge"], m["protocol"], m["verdict_rule"] or "", tolerance, _SHOWN[m["metric"]]
-    return (*about, _number(m["value"]), _range(m["low"], m["high"]), str(m["cases"]))
+    return (*about, number(m["value"]), interval(m, number), whole(m["cases"]))
 
 
 def _board_cells(board: dict[str, Any]) -> tuple[str, ...]:
     left = len(board["only_ours"]) + len(board["only_theirs"])
-    models = f"{len(board['models'])}" + (f" ({left} on one side only)" if left else "")
+    models = whole(len(board["models"]))
+    if left:
+        models = said("{} ({} on one side only)", models, whole(left))
     values = (board[name] for name in ("separability", "people_separability", "agreement", "spearman", "kendall"))
-    return (board["judge"], board["protocol"], board["rule"], models, *map(_number, values))
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _range(low: float | None, high: float | None) -> str:
-    return "–" if low is None or high is None else f"{low:.3f} … {high:.3f}"
+    return (board["judge"], board["protocol"], board["rule"], models, *map(number, values))

@@ -5,7 +5,7 @@ from typing import Any, Final
 import polars as pl
 
 from trustjudge_ray.analysis.games import POOLED
-from trustjudge_ray.report.cells import Inputs, Table, confidence, interval, number, texts
+from trustjudge_ray.report.cells import Cell, Inputs, Table, confidence, interval, number, rounded, said, texts, whole
 
 _RULES: Final = {
     "davidson": "soft",
@@ -30,34 +30,44 @@ def by_rule(inputs: Inputs) -> list[Table]:
         order = mine.filter(rule=rules[0]).sort("component", "rank", "model", nulls_last=True)
         at = {(row["model"], row["rule"]): row for row in mine.to_dicts()}
         cells = [
-            (str(component), model, *(_rating(at[model, rule]) if (model, rule) in at else "–" for rule in rules))
+            (whole(component), model, *(_rating(at[model, rule]) if (model, rule) in at else "–" for rule in rules))
             for component, model in order.select("component", "model").rows()
         ]
         columns = ("group", "model", *(_RULES[rule] for rule in rules))
         start = 0 if groups else 1
         title = f"Ratings by {judge} ({protocol}), rule by rule"
-        found.append(Table(title, _note(inputs, rules, judge, protocol), columns[start:], [c[start:] for c in cells]))
+        found.append(
+            Table(
+                title,
+                _note(inputs, rules, judge, protocol),
+                columns[start:],
+                [c[start:] for c in cells],
+                named=1 - start,
+            )
+        )
     return found
 
 
 def _note(inputs: Inputs, rules: list[str], judge: str, protocol: str) -> str:
-    told = [
+    told: list[str] = [
         "Davidson's model on the judge's probabilities (soft) and on its likeliest label of each order (hard). How far "
         "soft ratings lie apart depends on how sure the judge is, so soft spreads of different judges cannot be "
         "compared."
     ]
     if "davidson_calibrated" in rules:
-        told.append(
-            f"Calibrated: probabilities at the temperature{_heat(inputs, judge, protocol)} and with the first-slot "
-            "offset that fit people's scores, of each order by itself. The temperature under Calibration is another: "
-            "that of verdicts, both orders together."
+        calibrated = said(
+            "Calibrated: probabilities at the temperature{} and with the first-slot offset that fit people's scores, "
+            "of each order by itself. The temperature under Calibration is another: that of verdicts, both orders "
+            "together.",
+            _heat(inputs, judge, protocol),
         )
+        told.append(calibrated)
     else:
         told.append(_uncalibrated(inputs, judge, protocol))
     if "davidson_controlled" in rules:
         told.append(f"Controlled: at equal {', '.join(_properties(inputs, judge, protocol))} of the answers.")
     told.append(f"Elo: updates in random orders of the questions, no interval. Others: {confidence(inputs.settings)}.")
-    return " ".join(told)
+    return said(" ".join("{}" for _ in told), *told)
 
 
 def _properties(inputs: Inputs, judge: str, protocol: str) -> list[str]:
@@ -80,19 +90,15 @@ def _uncalibrated(inputs: Inputs, judge: str, protocol: str) -> str:
 def _heat(inputs: Inputs, judge: str, protocol: str) -> str:
     found = inputs.metrics.filter(pl.col("value").is_not_null(), metric="outcome_temperature", judge=judge)
     values = found.filter(protocol=protocol)["value"]
-    return f" ({values[0]:.2f}; over 1, it was too sure)" if len(values) else ""
+    return Cell(f" ({values[0]:.2f}; over 1, it was too sure)", values[0]) if len(values) else ""
 
 
 def _rating(row: dict[str, Any]) -> str:
-    form = number if row["rule"] == "win_rate" else _whole
+    form = number if row["rule"] == "win_rate" else rounded
     if row["rating"] is None:
         return "unbounded" if row["status"] == "unbounded" else "–"
-    shown = form(row["rating"]) + (" (unbounded)" if row["status"] == "unbounded" else "")
-    return f"{shown} ({interval(row, form)})" if row["low"] is not None else shown
-
-
-def _whole(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f}"
+    shown = said("{} (unbounded)" if row["status"] == "unbounded" else "{}", form(row["rating"]))
+    return said("{} ({})", shown, interval(row, form)) if row["low"] is not None else shown
 
 
 def coefficients(inputs: Inputs) -> list[Table]:
@@ -106,7 +112,7 @@ def coefficients(inputs: Inputs) -> list[Table]:
             m["metric"].removeprefix(_COEFFICIENT),
             number(m["value"]),
             interval(m, number),
-            str(m["cases"]),
+            whole(m["cases"]),
         )
         for m in rows.to_dicts()
     ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from trustjudge_ray.report.cells import Table, counts, interval, number, plain, share
+from trustjudge_ray.report.cells import Table, counts, interval, number, plain, share, whole
 
 _TITLES = {
     "conflict_ratio": "Conflict ratio, scores against emitted verdicts",
@@ -15,16 +15,23 @@ _TITLES = {
 }
 
 
-def ablation_text(found: pl.DataFrame) -> str:
-    """Every metric of an ablation table (`analysis.ablation.ABLATION`), a row a step."""
+def ablation_tables(found: pl.DataFrame | None) -> list[Table]:
+    """A table for every metric of an ablation (`analysis.ablation.ABLATION`), a row a step; none without one."""
+    if found is None:
+        return []
     tables = []
     for (metric,), rows in found.partition_by("metric", as_dict=True, maintain_order=True).items():
         note = "Difference from the first step, on the same questions; its interval holds for all steps at once."
         columns: tuple[str, ...] = ("judge", "step", "comparison", "k", "value", "interval", "cases", "coverage")
-        columns += ("by chance", "difference", "interval")
+        columns += ("by chance", "difference", "interval of the difference")
         cells = [_cells(row) for row in rows.to_dicts()]
-        tables.append(Table(_TITLES[str(metric)], note, columns, cells))
-    return "\n\n".join(plain(table) for table in tables)
+        tables.append(Table(_TITLES[str(metric)], note, columns, cells, named=1))
+    return tables
+
+
+def ablation_text(found: pl.DataFrame) -> str:
+    """The same in fixed-width text."""
+    return "\n\n".join(plain(table) for table in ablation_tables(found))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -33,10 +40,10 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["judge"],
         row["step"],
         row["pair_protocol"] or "",
-        "" if row["k"] is None else str(row["k"]),
+        "" if row["k"] is None else whole(row["k"]),
         number(row["value"]),
         interval(row, number),
-        counts(row) if row["metric"] != "score_entropy" else str(row["cases"]),
+        counts(row) if row["metric"] != "score_entropy" else whole(row["cases"]),
         share(row["coverage"]),
         number(row["chance"]),
         number(row["difference"]),

@@ -4,7 +4,8 @@ Every number comes from the tables that `evaluate` wrote; nothing is computed he
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import polars as pl
 
@@ -14,9 +15,9 @@ from trustjudge_ray.report.agreement import agreement
 from trustjudge_ray.report.audited import audits_text
 from trustjudge_ray.report.bias import cards
 from trustjudge_ray.report.cautions import findings
+from trustjudge_ray.report.cells import Cell, confidence, main_rules, overall, rounded, said, texts, total, whole
 from trustjudge_ray.report.cells import Inputs as Inputs
 from trustjudge_ray.report.cells import Table as Table
-from trustjudge_ray.report.cells import confidence, main_rules, overall, texts
 from trustjudge_ray.report.cells import counts as counts
 from trustjudge_ray.report.cells import interval as interval
 from trustjudge_ray.report.cells import number as number
@@ -26,6 +27,7 @@ from trustjudge_ray.report.consistency import consistency
 from trustjudge_ray.report.granularity import granularity
 from trustjudge_ray.report.judges import side_by_side
 from trustjudge_ray.report.ratings import by_rule, coefficients
+from trustjudge_ray.report.scores import judged_models, mean_scores
 
 MAIN_RATINGS = ("davidson", "bradley_terry", "win_rate", "mean_score")
 """Rating rules in the order in which a leaderboard prefers them."""
@@ -34,7 +36,7 @@ MAIN_RATINGS = ("davidson", "bradley_terry", "win_rate", "mean_score")
 def leaderboards(inputs: Inputs) -> list[Table]:
     """One leaderboard for each judge, comparison protocol and component, by the preferred rating rule that the run
     supports; by score protocols for a judge that compared nothing."""
-    found = []
+    found, known = [], _known(inputs)
     anchor, weighted = inputs.settings.anchor_model, bool(inputs.settings.category_weights)
     zero = "mean 1000" if anchor is None else f"{anchor} is 1000, intervals are those of the difference to it"
     for judge, protocol, rule, ratings in preferred(inputs):
@@ -44,7 +46,7 @@ def leaderboards(inputs: Inputs) -> list[Table]:
             group = f", group {component} of {groups} that never met" if groups > 1 else ""
             found.append(
                 Table(
-                    f"Leaderboard by {judge} ({protocol}, {_RULES[rule]}){group}",
+                    f"Leaderboard by {judge} ({protocol}, {RATING_RULES[rule]}){group}",
                     f"{_rating_note(rule, judge, zero)} Protocol {protocol}. Intervals are "
                     f"{confidence(inputs.settings)}, clustered by question.{_WEIGHTED if weighted else ''}",
                     (
@@ -52,7 +54,8 @@ def leaderboards(inputs: Inputs) -> list[Table]:
                         "mean score, unweighted" if weighted else "mean score",
                         "failed",
                     ),
-                    [_leader(inputs, judge, row) for row in rows.to_dicts()],
+                    [_leader(judge, row, known) for row in rows.to_dicts()],
+                    named=1,
                 )
             )
     return found
@@ -83,7 +86,7 @@ def coverage(inputs: Inputs, brief: bool = False) -> list[Table]:
             m["score_rule"] or m["verdict_rule"] or "",
             number(m["value"]),
             interval(m, number),
-            counts(m) if m["metric"] in shares else str(m["cases"]),
+            counts(m) if m["metric"] in shares else whole(m["cases"]),
         )
         for m in rows.to_dicts()
         if m["metric"] in names and m["cases"]
@@ -95,11 +98,8 @@ def coverage(inputs: Inputs, brief: bool = False) -> list[Table]:
 
 def failures(inputs: Inputs) -> Table:
     """Judgments by status; quarantined rows by reason."""
-    by = inputs.judgments.group_by("judge", "protocol", "status").len().sort("judge", "protocol", "status")
-    rows = [(j, p, _side(status), status, str(n)) for j, p, status, n in by.rows()]
-    if inputs.quarantine is not None:
-        reasons = inputs.quarantine.group_by("reason").len().sort("reason")
-        rows += [("", "", "corpus file", reason, str(n)) for reason, n in reasons.rows()]
+    rows = [(r["judge"], r["protocol"], _side(r["status"]), r["status"], whole(r["count"])) for r in statuses(inputs)]
+    rows += [("", "", "corpus file", r["reason"], whole(r["count"])) for r in quarantined(inputs)]
     return Table(
         "What was judged, and what was not",
         "Failures are rows with a status; none counts as a score, a tie or a loss.",
@@ -108,11 +108,29 @@ def failures(inputs: Inputs) -> Table:
     )
 
 
-def terminal(inputs: Inputs) -> str:
-    """The report as plain text: leaderboards, how the judges were audited, what to know, then the main tables."""
+def statuses(inputs: Inputs) -> list[dict[str, Any]]:
+    """judge, protocol, status, count: of all judgments."""
+    key = ("judge", "protocol", "status")
+    return inputs.judgments.group_by(*key).agg(count=pl.len()).sort(*key).to_dicts()
+
+
+def quarantined(inputs: Inputs) -> list[dict[str, Any]]:
+    """reason, count: of rows of the corpus that were not judged."""
+    if inputs.quarantine is None:
+        return []
+    return inputs.quarantine.group_by("reason").agg(count=pl.len()).sort("reason").to_dicts()
+
+
+def terminal(inputs: Inputs, first: str = "") -> str:
+    """The report as plain text: leaderboards, how the judges were audited, what to know, then the main tables.
+
+    Args:
+        first: what stands before them.
+    """
     parts = [plain(table) for table in leaderboards(inputs)]
     if not parts:
         parts.append("No ranking: the run has no readable comparison and no readable score.")
+    parts = [*([first] if first else []), *parts]
     parts.append(audits_text(inputs))
     known = findings(inputs)
     if known:
@@ -136,7 +154,7 @@ def _several(inputs: Inputs) -> list[Table]:
         found.append(side_by_side(inputs))
     scales = {len(p.label_texts) for p in inputs.protocols.values() if p.kind == "score"}
     if len(scales) > 1:
-        found.append(granularity(inputs))
+        found.append(granularity(inputs, brief=True))
     return [table for table in found if table.rows]
 
 
@@ -144,7 +162,7 @@ _WEIGHTED = (
     " Ratings weigh questions by category (analysis.category_weights); the games and the mean scores beside them count "
     "each once."
 )
-_RULES = {
+RATING_RULES: Final = {
     "davidson": "Davidson",
     "bradley_terry": "Bradley–Terry",
     "win_rate": "win rate",
@@ -164,26 +182,39 @@ def _rating_note(rule: str, judge: str, zero: str) -> str:
     return _RATING_NOTES[rule].format(zero=zero, judge=judge)
 
 
-def _leader(inputs: Inputs, judge: str, row: dict[str, Any]) -> tuple[str, ...]:
-    form = (lambda x: "–" if x is None else f"{x:.0f}") if row["rule"] in ("davidson", "bradley_terry") else number
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a leaderboard says beside a rating, by judge and model."""
+
+    means: dict[tuple[str, str], list[dict[str, Any]]]
+    judged: dict[tuple[str, str], dict[str, Any]]
+
+
+def _known(inputs: Inputs) -> _Known:
+    means: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in mean_scores(inputs):
+        means.setdefault((row["judge"], row["model"]), []).append(row)
+    return _Known(means, {(row["judge"], row["model"]): row for row in judged_models(inputs)})
+
+
+def _leader(judge: str, row: dict[str, Any], known: _Known) -> tuple[str, ...]:
+    form = rounded if row["rule"] in ("davidson", "bradley_terry") else number
     rating = "unbounded" if row["rating"] is None and row["status"] == "unbounded" else form(row["rating"])
-    ranks = "–" if row["rank_low"] is None else f"{row['rank_low']}–{row['rank_high']}"
-    of_judge = pl.lit(True) if judge == POOLED else pl.col("judge") == judge
-    scores = inputs.scores.filter(of_judge, model=row["model"], rule=inputs.settings.score_rule)
-    means = scores.group_by("protocol").agg(pl.col("score").mean()).sort("protocol").rows()
-    shown = ", ".join(f"{mean:.2f} ({protocol})" for protocol, mean in means if mean is not None)
-    of_model = (pl.col("model_a") == row["model"]) | (pl.col("model_b") == row["model"])
-    mine = inputs.judgments.select("judge", "model_a", "model_b", "status").filter(of_judge, of_model)
-    bad = mine.filter(~pl.col("status").is_in(["ok", "identical"])).height
+    low, high = row["rank_low"], row["rank_high"]
+    means = [
+        said("{} ({})", Cell(f"{found['mean']:.2f}", found["mean"]), found["protocol"])
+        for found in known.means.get((judge, row["model"]), [])
+    ]
+    asked = known.judged.get((judge, row["model"]), {"failed": 0, "judgments": 0})
     return (
-        "–" if row["rank"] is None else str(row["rank"]),
+        whole(row["rank"]),
         row["model"],
         rating,
         interval(row, form),
-        ranks,
-        f"{row['games']:g}" if row["rule"] != "mean_score" else "–",
-        shown or "–",
-        f"{bad} of {mine.height}",
+        "–" if low is None else said("{}–{}", whole(low), whole(high)),
+        total(row["games"]) if row["rule"] != "mean_score" else "–",
+        said(", ".join("{}" for _ in means), *means) if means else "–",
+        said("{} of {}", whole(asked["failed"]), whole(asked["judgments"])),
     )
 
 
