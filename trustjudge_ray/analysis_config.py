@@ -27,6 +27,7 @@ class AnalysisConfig:
     on_empty: str = "exclude"
     """Comparisons with an empty answer in rankings: `exclude`, or `lose`."""
     confidence: float = 0.95
+    """Nominal coverage of every interval, 0.5 to below 1."""
     bootstrap: int = 0
     """Bootstrap rounds for rank intervals; 0 uses the sandwich covariance."""
     covariates: list[str] = field(default_factory=list)
@@ -44,6 +45,7 @@ class AnalysisConfig:
     """Model and judge names to families, before the built-in names (`analysis.families`): {my-tune-7b: llama, acme-*:
     acme}. A name may be a glob; the first that fits counts, whatever its case."""
     seed: int = 0
+    """Of everything that is drawn: bootstrap resamples, folds of calibration, sampled subsets, orders for Elo."""
 
     @property
     def score_rule(self) -> str:

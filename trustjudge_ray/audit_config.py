@@ -74,6 +74,7 @@ class AttentionConfig:
     gpus: float = 0.0
     """GPUs of the Ray task that measures."""
     cpus: float = 1.0
+    """CPUs of that task."""
 
 
 @dataclass
@@ -100,6 +101,7 @@ class AuditConfig:
     min_wrong: int = 20
     """With fewer wrong (or right) answers than this, what hangs on them is inconclusive."""
     seed: int = 0
+    """Of everything that is drawn: items, candidates, repeats."""
     gates: GatesConfig = field(default_factory=GatesConfig)
     fail_on: list[str] = field(default_factory=lambda: ["BLOCK", "INCONCLUSIVE"])
     """Verdicts of the gates that make the exit status 1. Empty: never."""

@@ -4,19 +4,18 @@ A file has the sections below and nothing else. References such as `${oc.env:KEY
 memory: what a run folder keeps is the file as it was written (`unresolved_yaml`), so no secret is stored.
 """
 
-import difflib
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trustjudge_ray import config_values
+from trustjudge_ray import config_keys, config_values
 from trustjudge_ray.analysis_config import AnalysisConfig as AnalysisConfig
 from trustjudge_ray.audit_config import AuditConfig as AuditConfig
 from trustjudge_ray.config_values import ConfigError as ConfigError
+from trustjudge_ray.nearest import did_you_mean_file
 from trustjudge_ray.nightly_config import CompareConfig as CompareConfig
 from trustjudge_ray.nightly_config import NightlyConfig as NightlyConfig
 from trustjudge_ray.preferences_config import PreferencesConfig as PreferencesConfig
@@ -32,10 +31,12 @@ class CorpusConfig:
     paths: list[str] = field(default_factory=list)
     """Files, folders or globs; local or s3://. gz and zst are read as they are."""
     format: str = "flat"
-    """`flat` (one row a response), `trustjudge` (one row a question, answers nested), or `questions` (one row a
-    question, no answers yet: for `trustjudge answer`)."""
+    """`flat` (one row a response), `trustjudge` (one row a question, answers nested), `questions` (one row a question,
+    no answers yet: for `trustjudge answer`), a preference format or a public benchmark's, or `auto`: whichever of
+    these the first rows of the files have the fields of."""
     fields: dict[str, str] = field(default_factory=dict)
-    """Our field names to the file's, as {question_id: id, response: r}; a value that starts with `=` is a constant."""
+    """Our field names to the file's, as {question_id: id, response: r}; a value that starts with `=` is a constant,
+    in which `{file}` is the name of the file without folder and endings: {model: "={file}"}."""
     error_markers: list[str] = field(
         default_factory=lambda: [
             "$ERROR$",
@@ -90,6 +91,7 @@ class JudgeConfig:
     distribution: str = "logprobs"
     """`logprobs` reads the listed log-probabilities; `sampled` draws `n` verdicts at temperature 1 and counts them."""
     n: int = 20
+    """With distribution `sampled`: how many verdicts are drawn for each judgment, 1 to 1000."""
     top_logprobs: int = 20
     """How many log-probabilities to ask an endpoint for; some list fewer than 20."""
     timeout: float = 60.0
@@ -116,9 +118,13 @@ class PlanConfig:
     both_share: float = 0.2
     """With orders `share`: of how many pairs both orders are asked; drawn by `seed`."""
     rounds: int = 1
+    """With design `matching`: how many matchings a question gets. At an odd number of responses one sits out each."""
     block: int = 5
+    """With design `blocks`: how many responses of a question are drawn, 2 or more."""
     anchor: str | None = None
+    """With design `anchor`: the model that all others are compared with."""
     seed: int = 0
+    """Of everything that a plan draws: pairs, orders, what is judged again."""
     repeat: int = 0
     """Judge a sample of the tasks so many times again, in other batches: the noise floor of the engine."""
     repeat_share: float = 0.1
@@ -137,7 +143,7 @@ class RunConfig:
     max_failure_rate: float = 0.02
     """Highest share of judge-side failures, overall and for each model, before `run` exits with 1."""
     limit: int | None = None
-    """Only the first so many questions (by id order of the corpus's hash; for trying things out)."""
+    """Only the first so many questions, in the order of their ids; for trying things out."""
     max_judgments: int | None = None
     """At most so many judgments are asked of judges in one start; what is reused is free. A run that stops for this
     saves everything and exits with 1; started again, it goes on."""
@@ -157,11 +163,13 @@ class ClusterConfig:
     address: str | None = None
     """A Ray cluster to join; by default the one that started this job, or a local one."""
     replicas: int = 1
+    """How many judges work side by side, each with an engine of its own."""
     max_replicas: int | None = None
     """With more than `replicas`, the pool grows and shrinks between the two."""
     gpus_per_replica: float = 0.0
     """GPUs of one replica, as many as tensor_parallel; less than 1 where several replicas share a GPU."""
     cpus_per_replica: float = 1.0
+    """CPUs that Ray sets aside for one replica."""
     tensor_parallel: int = 1
     """GPUs over which a model is split."""
     batches_in_flight: int = 4
@@ -179,6 +187,7 @@ class ClusterConfig:
     price_per_gpu_hour: float | None = None
     """For `plan`: what an hour of one GPU costs, in whatever currency."""
     object_store_gb: float | None = None
+    """Memory of a local cluster's object store, in GiB; by default what Ray takes."""
 
 
 @dataclass
@@ -220,6 +229,8 @@ class LoadedConfig:
     config: Config
     unresolved_yaml: str
     source: str
+    recognised: dict[str, Any] | None = None
+    """Of `corpus.format: auto`: how many `files` there are, and what each that was looked into is (`by`)."""
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> LoadedConfig:
@@ -231,7 +242,8 @@ def load(path: str | Path, overrides: list[str] | None = None) -> LoadedConfig:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}; a configuration is a YAML file") from error
+        hint = did_you_mean_file(path) if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"{path}: {error.strerror or error}; a configuration is a YAML file{hint}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from error
     return loads(text, str(path), overrides)
@@ -242,21 +254,27 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
     try:
         written = OmegaConf.create(text)
     except Exception as error:  # yaml and omegaconf raise half a dozen unrelated classes here
-        raise ConfigError(f"{source}: not readable as YAML: {error}") from error
+        said = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        corpus = text.lstrip().startswith(("{", "["))
+        hint = f"; if it is a corpus: trustjudge init {source} writes a configuration for it" if corpus else ""
+        raise ConfigError(f"{source}: not readable as YAML: {said}{hint}") from error
     if not isinstance(written, DictConfig):
         raise ConfigError(f"{source}: a configuration is a mapping with sections such as `corpus:`")
     changes = config_values.override_tree(overrides or [])
     for tree, where in ((written, source), (changes, "override")):
-        _refuse_unknown(OmegaConf.to_container(tree, resolve=False), Config, where, "")
+        config_keys.refuse_unknown(OmegaConf.to_container(tree, resolve=False), Config, where)
+    where = f"{source} with overrides" if overrides else source
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Config), _lists(written), _lists(changes))
+        merged = OmegaConf.merge(
+            OmegaConf.structured(Config), *(config_keys.with_lists(tree, Config) for tree in (written, changes))
+        )
         config = OmegaConf.to_object(merged)
     except (OmegaConfBaseException, TypeError, ValueError) as error:
-        raise ConfigError(f"{source}: {_reason(error)}") from error
+        raise ConfigError(f"{where}: {_reason(error)}") from error
     assert isinstance(config, Config)
     if config.judge and config.judges:
-        raise ConfigError(f"{source}: `judge` and `judges` are both given; use one of them")
-    config_values.refuse_bad_values(config, [judge_name(judge) for judge in config.all_judges], source)
+        raise ConfigError(f"{where}: `judge` and `judges` are both given; use one of them")
+    config_values.refuse_bad_values(config, [judge_name(judge) for judge in config.all_judges], where)
     kept = OmegaConf.to_container(OmegaConf.merge(written, changes), resolve=False)
     shown = config_values.without_secrets(kept if isinstance(kept, dict) else {})
     unresolved = OmegaConf.to_yaml(OmegaConf.create(shown), resolve=False)
@@ -277,7 +295,7 @@ def with_sections(loaded: LoadedConfig, **sections: Any) -> LoadedConfig:
         kept[key] = _judge_text(value, loaded.config, before) if isinstance(value, JudgeConfig) else plain
     shown = config_values.without_secrets({key: value for key, value in kept.items() if value not in (None, [])})
     text = OmegaConf.to_yaml(OmegaConf.create(shown), resolve=False)
-    return LoadedConfig(replace(loaded.config, **sections), text, loaded.source)
+    return replace(loaded, config=replace(loaded.config, **sections), unresolved_yaml=text)
 
 
 def _judge_text(judge: JudgeConfig, config: Config, written: dict[str, Any]) -> dict[str, Any]:
@@ -327,38 +345,6 @@ def storage_options(overrides: list[str]) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
 
-def _refuse_unknown(tree: Any, cls: type, source: str, prefix: str) -> None:
-    known = {f.name: f for f in fields(cls)}
-    for key, value in (tree or {}).items():
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ";"
-            where = f"{prefix[:-1]}: " if prefix else ""
-            raise ConfigError(f"{source}: {where}unknown key '{key}'{hint} {cls.__name__} has {sorted(known)}")
-        for inner, items in _nested(known[key].type, value):
-            for item in items:
-                if isinstance(item, dict):
-                    _refuse_unknown(item, inner, source, f"{prefix}{key}.")
-                elif item is not None and not isinstance(item, str):
-                    raise ConfigError(
-                        f"{source}: {prefix}{key}: got {item!r}; a mapping with {[f.name for f in fields(inner)]}"
-                    )
-
-
-def _nested(kind: Any, value: Any) -> list[tuple[type, list[Any]]]:
-    """The dataclass that a field holds, if it holds one, with the values to check against it."""
-    if kind == list[JudgeConfig]:
-        return [(JudgeConfig, value if isinstance(value, list) else [value])]
-    section = _section(kind)
-    return [] if section is None else [(section, [value])]
-
-
-def _section(kind: Any) -> type | None:
-    """The dataclass that a field is, or is if it is not null."""
-    kinds = [part for part in get_args(kind) if part is not NoneType] if isinstance(kind, UnionType) else [kind]
-    return kinds[0] if isinstance(kinds[0], type) and is_dataclass(kinds[0]) else None
-
-
 def judge_name(judge: JudgeConfig) -> str:
     """What a judge is called in tables: its `name`, or the last part of its model."""
     if judge.name:
@@ -371,26 +357,6 @@ def judge_name(judge: JudgeConfig) -> str:
 def model_name(judge: JudgeConfig) -> str:
     """The last part of its model's name or path, whatever the judge is called."""
     return judge_name(replace(judge, name=None))
-
-
-def _lists(tree: DictConfig) -> DictConfig:
-    """The tree with a single value as a list of one, where a list is meant: `paths: a.jsonl` is `paths: [a.jsonl]`."""
-    plain = OmegaConf.to_container(tree, resolve=False)
-    assert isinstance(plain, dict)
-    return OmegaConf.create(_listed(plain, Config))
-
-
-def _listed(tree: dict[Any, Any], cls: type) -> dict[Any, Any]:
-    kinds = {f.name: f.type for f in fields(cls)}
-    wrapped = {}
-    for key, value in tree.items():
-        kind = kinds[key]
-        if get_origin(kind) is list and value is not None and not isinstance(value, list | dict):
-            value = [value]
-        elif isinstance(value, dict) and (section := _section(kind)) is not None:
-            value = _listed(value, section)
-        wrapped[key] = value
-    return wrapped
 
 
 def _reason(error: Exception) -> str:

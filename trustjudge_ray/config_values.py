@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from trustjudge_ray.audit_config import audit_faults
+from trustjudge_ray.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from trustjudge_ray.config import ClusterConfig, Config, JudgeConfig
@@ -20,7 +21,8 @@ class ConfigError(ValueError):
 _CHOICES = {
     "corpus.format": (
         *("flat", "trustjudge", "questions", "trl", "trl-conversational", "ultrafeedback", "ultrafeedback-binarized"),
-        *("hh-rlhf", "prompt-responses"),
+        *("hh-rlhf", "prompt-responses", "fastchat", "arena-hard", "alpaca-eval", "openai-batch", "lmarena"),
+        *("reward-bench", "auto"),
     ),
     "judge.engine": ("vllm", "openai_api", "scripted"),
     "judge.route": ("chat", "completions"),
@@ -48,6 +50,15 @@ COVARIATES = ("length", "headers", "lists", "bold")
 GATE_WORDS = ("regressed", "regressed_by_smallest", "underpowered", "inconsistent", "missing", "judge_changed")
 """What `compare.fail_on` may hold."""
 
+
+def choices(key: str) -> tuple[str, ...]:
+    """What a key may hold, where that is one or more of a few words; none where it is anything else."""
+    section, _, name = key.partition(".")
+    lists = {"analysis.covariates": COVARIATES, "compare.fail_on": GATE_WORDS}
+    rules = _RULES.get(name, ()) if section == "analysis" else ()
+    return _CHOICES.get(key, lists.get(key, rules))
+
+
 _SECRET = re.compile(r"^key$|(access|api)_?key|secret|token(?!iz)|password|credential", re.IGNORECASE)
 """Names of storage options and engine arguments whose value is never written to a run folder."""
 
@@ -63,7 +74,9 @@ def refuse_bad_values(config: "Config", names: list[str], source: str) -> None:
         for holder in config.all_judges if section == "judge" else [getattr(config, section)]:
             value = getattr(holder, name)
             if value not in choices:
-                raise ConfigError(f"{source}: {key}: got {value!r}; one of {list(choices)}")
+                raise ConfigError(
+                    f"{source}: {key}: got {value!r}; one of {list(choices)}{did_you_mean(value, choices)}"
+                )
     for key, fine, right in [*_numbers(config), *_resources(config.cluster)]:
         if not fine:
             section, _, name = key.partition(".")
@@ -72,7 +85,8 @@ def refuse_bad_values(config: "Config", names: list[str], source: str) -> None:
     for key, known in _RULES.items():
         rules = getattr(config.analysis, key)
         if not rules or not set(rules) <= set(known):
-            raise ConfigError(f"{source}: analysis.{key}: got {rules!r}; one or more of {list(known)}")
+            near = _near(rules, known)
+            raise ConfigError(f"{source}: analysis.{key}: got {rules!r}; one or more of {list(known)}{near}")
     for judge, name in zip(config.all_judges, names, strict=True):
         for wrong in _judge_faults(judge, name, config.cluster):
             raise ConfigError(f"{source}: {wrong}")
@@ -80,6 +94,11 @@ def refuse_bad_values(config: "Config", names: list[str], source: str) -> None:
         raise ConfigError(f"{source}: {wrong}")
     if len(set(names)) < len(names):
         raise ConfigError(f"{source}: judges: two are called the same in {names}; give each a `name`")
+
+
+def _near(given: list[str], known: tuple[str, ...]) -> str:
+    """What the first of these words that is not known may stand for."""
+    return next((did_you_mean(word, known) for word in given if word not in known), "")
 
 
 def _numbers(config: "Config") -> list[tuple[str, bool, str]]:
@@ -111,7 +130,7 @@ def _numbers(config: "Config") -> list[tuple[str, bool, str]]:
             "analysis.covariates",
             set(config.analysis.covariates) <= set(COVARIATES)
             and len(set(config.analysis.covariates)) == len(config.analysis.covariates),
-            f"some of {list(COVARIATES)}, each once",
+            f"some of {list(COVARIATES)}, each once{_near(config.analysis.covariates, COVARIATES)}",
         ),
         ("analysis.ridge", 0 <= config.analysis.ridge < math.inf, "0 or more"),
         (
@@ -122,7 +141,11 @@ def _numbers(config: "Config") -> list[tuple[str, bool, str]]:
         ("protocols", config.protocols != [], "at least one protocol"),
         ("compare.smallest", 0 < config.compare.smallest < 1, "a share between 0 and 1, such as 0.02"),
         ("compare.bootstrap", config.compare.bootstrap >= 100, "100 or more"),
-        ("compare.fail_on", set(config.compare.fail_on) <= set(GATE_WORDS), f"some of {list(GATE_WORDS)}"),
+        (
+            "compare.fail_on",
+            set(config.compare.fail_on) <= set(GATE_WORDS),
+            f"some of {list(GATE_WORDS)}{_near(config.compare.fail_on, GATE_WORDS)}",
+        ),
     ]
 
 
@@ -168,7 +191,7 @@ def override_tree(overrides: list[str]) -> DictConfig:
     for item in overrides:
         key, sep, value = item.partition("=")
         if not sep or not key:
-            raise ConfigError(f"override '{item}': write key=value, for example plan.block=4")
+            raise ConfigError(f"override '{shown_override(item)}': write key=value, for example plan.block=4")
         plain = value.strip()
         if plain.isdigit() and len(plain) > 1 and plain.startswith("0"):
             parsed: Any = plain
@@ -176,7 +199,8 @@ def override_tree(overrides: list[str]) -> DictConfig:
             try:
                 parsed = OmegaConf.to_container(OmegaConf.create(f"v: {value}"), resolve=False)["v"]  # type: ignore
             except Exception as error:
-                raise ConfigError(f"override '{item}': value is not YAML: {error}") from error
+                said = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+                raise ConfigError(f"override '{shown_override(item)}': value is not YAML: {said}") from error
         OmegaConf.update(tree, key, parsed, force_add=True)
     return tree
 
@@ -189,6 +213,14 @@ def without_secrets(tree: dict[Any, Any]) -> dict[Any, Any]:
         if key in holder:
             holder[key] = _hidden(holder[key])
     return tree
+
+
+def shown_override(override: str) -> str:
+    """An override as a message may repeat it: a credential in it is not."""
+    key, _, value = override.partition("=")
+    parts = key.split(".")
+    holds = parts[0] == "storage_options" or "engine_args" in parts
+    return f"{key}={_hidden(value, parts[-1])}" if holds else override
 
 
 def _hidden(value: Any, name: str = "") -> Any:

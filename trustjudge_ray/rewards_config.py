@@ -32,6 +32,7 @@ class RewardConfig:
     dead_zone: float = 0.0
     """A pair whose win probability is nearer to ½ than this counts as ½."""
     seed: int = 0
+    """Of drawn opponents and orders."""
     cache: int = 100_000
     """How many judgments are kept, by content: the same completion is not judged again. 0 keeps none."""
     gather_seconds: float = 0.02

@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trustjudge_ray import config, config_values
 from trustjudge_ray.config import ClusterConfig, ConfigError, JudgeConfig
+from trustjudge_ray.nearest import did_you_mean, did_you_mean_file
 from trustjudge_ray.rewards_config import RewardConfig, reward_faults
 
 
@@ -20,6 +21,7 @@ class ServeConfig:
     host: str = "127.0.0.1"
     """Where to listen. Anything but this machine alone (127.0.0.1, ::1, localhost) needs a token."""
     port: int = 8700
+    """1 to 65535."""
     token_env: str = "TRUSTJUDGE_SERVICE_TOKEN"
     """The environment variable that holds the token, for the command that starts the service. Where it is set, clients
     send `Authorization: Bearer …`; the workers get a salted hash of it."""
@@ -63,7 +65,8 @@ def load(path: str | Path, overrides: list[str] | None = None) -> ServingConfig:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}; a configuration is a YAML file in UTF-8") from error
+        hint = did_you_mean_file(path) if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"{path}: {error}; a configuration is a YAML file in UTF-8{hint}") from error
     return loads(text, str(path), overrides)
 
 
@@ -82,7 +85,8 @@ def loads(text: str, source: str = "configuration", overrides: list[str] | None 
     known = [f.name for f in fields(ServingConfig)]
     for key in tree:
         if key not in known:
-            raise ConfigError(f"{source}: unknown key '{key}'; the configuration of a reward service has {known}")
+            near = did_you_mean(key, known)
+            raise ConfigError(f"{source}: unknown key '{key}'; the configuration of a reward service has {known}{near}")
     shared = {key: tree[key] for key in ("judge", "cluster") if tree.get(key) is not None}
     judging = OmegaConf.create({"corpus": {"paths": ["-"]}} | shared)
     read = config.loads(OmegaConf.to_yaml(judging, resolve=False), source).config
@@ -106,7 +110,9 @@ def _section(given: Any, name: str, cls: type, source: str) -> Any:
         raise ConfigError(f"{source}: {name}: got {given!r}; a mapping with {[f.name for f in fields(cls)]}")
     unknown = sorted(set(given or ()) - {f.name for f in fields(cls)})
     if unknown:
-        raise ConfigError(f"{source}: {name}: unknown key '{unknown[0]}'; it has {sorted(f.name for f in fields(cls))}")
+        known = sorted(f.name for f in fields(cls))
+        near = did_you_mean(unknown[0], known)
+        raise ConfigError(f"{source}: {name}: unknown key '{unknown[0]}'; it has {known}{near}")
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), given or {}))
     except (OmegaConfBaseException, TypeError, ValueError) as error:

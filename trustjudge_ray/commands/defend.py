@@ -3,28 +3,31 @@
 Thin: what a test would want to call lies in `comparing`, `labelling` and the analysis.
 """
 
+import contextlib
+import io
 import sys
 
 import click
 
 from trustjudge_ray import config, config_values
-from trustjudge_ray.commands import judging
-from trustjudge_ray.commands.options import JSON, OVERRIDES, existing_folder
+from trustjudge_ray.commands import completing, judging, output
+from trustjudge_ray.commands.options import CONFIG, JSON, OVERRIDES, QUIET, RUN, Words, existing_folder, overrides_of
 
 _FAIL_ON = click.option(
     "--fail-on",
     multiple=True,
-    type=click.Choice(config_values.GATE_WORDS),
+    type=Words(config_values.GATE_WORDS),
     help="Exit with 1 if this holds; may be given several times. Instead of compare.fail_on.",
 )
 
 
 @click.command()
-@click.argument("run_a", metavar="RUN_A")
-@click.argument("run_b", metavar="RUN_B")
-@OVERRIDES
+@click.argument("run_a", metavar="RUN_A", shell_complete=completing.folders)
+@click.argument("run_b", metavar="RUN_B", shell_complete=completing.folders)
+@overrides_of("analysis", "compare")
 @_FAIL_ON
 @click.option("--out", metavar="FOLDER", help="Where comparison.md and comparison.json are written; by default RUN_B.")
+@QUIET
 @JSON
 def compare(
     run_a: str, run_b: str, overrides: tuple[str, ...], fail_on: tuple[str, ...], out: str | None, as_json: bool
@@ -51,9 +54,10 @@ def compare(
 
 
 @click.command()
-@click.argument("config_path", metavar="CONFIG")
+@CONFIG
 @OVERRIDES
 @_FAIL_ON
+@QUIET
 @JSON
 @click.pass_context
 def nightly(
@@ -71,12 +75,15 @@ def nightly(
 
     loaded = config.load(config_path, list(overrides)).config
     tonight = RunFolder(loaded.out, dict(loaded.storage_options), loaded.store)
-    status = _run(ctx, config_path, overrides)
+    with contextlib.redirect_stdout(io.StringIO()) if as_json and output.is_quiet() else contextlib.nullcontext():
+        status = _run(ctx, config_path, overrides)
     before, told = comparing.earlier_night(tonight, loaded.nightly.against, loaded.run.max_failure_rate)
     for text in told:
-        click.echo(f"note: {text}", err=True)
+        output.note(f"note: {text}")
     if before is None:
-        click.echo("no earlier night to compare with", err=True)
+        output.note("no earlier night to compare with")
+        if as_json:
+            output.document({"against": None, "notes": told})
         sys.exit(status or int(loaded.nightly.require))
     loaded.compare.fail_on = list(fail_on) or loaded.compare.fail_on
     found, failed = comparing.compare_folders(before, tonight, loaded.analysis, loaded.compare)
@@ -86,14 +93,15 @@ def nightly(
 
 
 @click.command()
-@click.argument("run_path", metavar="RUN")
-@OVERRIDES
+@RUN
+@overrides_of("analysis")
+@QUIET
 @JSON
 def ablation(run_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """What each step of the method changes in a run: coarse to fine scales, emitted labels to distributions.
 
     Every cell with its interval, coverage and the value by chance, and its difference from the first step on the same
-    questions. Writes ablation.csv and ablation.txt into the run folder.
+    questions. Writes ablation.csv and ablation.txt into the run folder; `report` shows them until `evaluate` is called.
 
     \b
     trustjudge ablation runs/demo analysis.k=[3]
@@ -115,13 +123,16 @@ def ablation(run_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command("label-sheet")
-@click.argument("run_path", metavar="RUN")
-@OVERRIDES
+@RUN
+@overrides_of()
 @click.option("--n", "count", type=click.IntRange(min=1), default=200, show_default=True, help="How many to draw.")
-@click.option("--kind", type=click.Choice(["compare", "score"]), default="compare", help="Pairs, or single answers.")
+@click.option("--kind", type=Words(["compare", "score"]), default="compare", help="Pairs, or single answers.")
 @click.option("--protocol", metavar="NAME", help="With --kind score: the protocol whose scale people use.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", metavar="FILE", required=True, help="The CSV file to write.")
+@click.option(
+    "--out", metavar="FILE", required=True, help="The CSV file to write.", shell_complete=completing.files(".csv")
+)
+@QUIET
 @JSON
 def label_sheet(
     run_path: str,
@@ -137,6 +148,10 @@ def label_sheet(
 
     People fill in the column `better` (1, 2 or tie) or `score`; then `trustjudge import label-sheet FILE... --out RUN`
     reads them back and `trustjudge agree RUN` says what they come to.
+
+    \b
+    trustjudge label-sheet runs/demo --n 200 --out sheet.csv
+    trustjudge label-sheet runs/demo --kind score --protocol score-5 --out scores.csv
     """
     from pathlib import Path
 
@@ -175,15 +190,20 @@ def import_labels(files: list[str], out: str, annotator: str | None, as_json: bo
 
 
 @click.command()
-@click.argument("run_path", metavar="RUN")
-@OVERRIDES
+@RUN
+@overrides_of("analysis", "compare")
 @click.option("--leaderboard", metavar="FILE", help="People's ranking, a CSV file with model, rating, low and high.")
+@QUIET
 @JSON
 def agree(run_path: str, overrides: tuple[str, ...], leaderboard: str | None, as_json: bool) -> None:
     """How far a run's judges agree with people's labels, and what people would say about the rest.
 
     Labels are those of `label-sheet`. Of people's scores in the corpus the reliability diagram is shown here, their
     agreement is in the report. Writes agreement.json and agreement.md into the run folder.
+
+    \b
+    trustjudge agree runs/demo
+    trustjudge agree runs/demo --leaderboard people.csv analysis.tolerances=[0]
     """
     from trustjudge_ray import comparing, labelling, runs
     from trustjudge_ray.report import people
@@ -214,10 +234,11 @@ def _run(ctx: click.Context, config_path: str, overrides: tuple[str, ...]) -> in
 
 
 def _tell(text: str, document: dict[str, object], failed: list[str], as_json: bool) -> None:
-    from trustjudge_ray import runs
-
-    click.echo(runs.as_json_line(document) if as_json else text)
+    if as_json:
+        output.document(document)
+    else:
+        click.echo(output.painted(text))
     for reason in failed:
-        click.echo(f"error: {reason}", err=True)
+        output.error(reason)
     if failed:
         sys.exit(1)

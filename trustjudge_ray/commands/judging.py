@@ -1,6 +1,7 @@
 """Commands that start from a configuration: run, judge, answer, audit, preferences, validate, doctor, plan."""
 
 import contextlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from trustjudge_ray.commands.options import CONFIG, JSON, LIMIT, OVERRIDES, load
+from trustjudge_ray.commands import output
+from trustjudge_ray.commands.options import CONFIG, JSON, LIMIT, OVERRIDES, QUIET, load, with_format
 
 if TYPE_CHECKING:
     from trustjudge_ray.answering import Answered
@@ -24,6 +26,7 @@ T = TypeVar("T")
 @CONFIG
 @OVERRIDES
 @LIMIT
+@QUIET
 @JSON
 def run(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """Plan, judge, evaluate and report; run again, it continues where it stopped.
@@ -40,8 +43,7 @@ def run(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json
         return runs.run(loaded, notify)
 
     judged, text = with_ray(work)
-    click.echo(text)
-    click.echo(f"report: {loaded.config.out.rstrip('/')}/report.html")
+    show_report(text, f"{loaded.config.out.rstrip('/')}/report.html", as_json)
     finish(judged, as_json)
 
 
@@ -49,9 +51,15 @@ def run(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json
 @CONFIG
 @OVERRIDES
 @LIMIT
+@QUIET
 @JSON
 def judge(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
-    """Only the judgments: what has none yet is judged."""
+    """Only the judgments: what has none yet is judged. `evaluate` and `report` make the rest of them.
+
+    \b
+    trustjudge judge my.yaml
+    trustjudge judge my.yaml cluster.replicas=4 --limit 100 --json
+    """
     loaded = load(config_path, overrides, limit)
 
     def work(notify: "Notify") -> "Judged":
@@ -66,6 +74,7 @@ def judge(config_path: str, overrides: tuple[str, ...], limit: int | None, as_js
 @CONFIG
 @OVERRIDES
 @LIMIT
+@QUIET
 @JSON
 def answer(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """Let the configured models answer the questions of a corpus; run again, it continues where it stopped.
@@ -83,7 +92,7 @@ def answer(config_path: str, overrides: tuple[str, ...], limit: int | None, as_j
         return answering.answer(loaded, notify)
 
     answered = with_ray(work)
-    click.echo(f"{answered.answers} answers: {answered.paths}", err=as_json)
+    output.told(f"{answered.answers} answers: {answered.paths}", as_json)
     finish(answered.judged, as_json, answers=answered.answers, paths=answered.paths)
 
 
@@ -91,6 +100,7 @@ def answer(config_path: str, overrides: tuple[str, ...], limit: int | None, as_j
 @CONFIG
 @OVERRIDES
 @click.option("--limit", type=click.IntRange(min=1), help="Only so many items.")
+@QUIET
 @JSON
 def audit(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """Audit the judge: does it judge as well as it answers, does it read what it judges, does it say yes too easily?
@@ -109,14 +119,12 @@ def audit(config_path: str, overrides: tuple[str, ...], limit: int | None, as_js
         return auditing.audit(loaded, notify)
 
     audited = with_ray(work)
-    click.echo(audited.text, err=as_json)
-    click.echo(f"card: {audited.path}", err=as_json)
+    output.told(audited.text, as_json)
+    output.told(f"card: {audited.path}", as_json)
     if as_json:
-        from trustjudge_ray import runs
-
-        click.echo(runs.as_json_line(audited.card))
+        output.document(audited.card)
     for reason in audited.failed:
-        click.echo(f"error: {reason}", err=True)
+        output.error(reason)
     if audited.failed:
         sys.exit(1)
 
@@ -125,6 +133,7 @@ def audit(config_path: str, overrides: tuple[str, ...], limit: int | None, as_js
 @CONFIG
 @OVERRIDES
 @LIMIT
+@QUIET
 @JSON
 def preferences(config_path: str, overrides: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """Label preference pairs in both orders; run again, it continues where it stopped.
@@ -146,74 +155,93 @@ def preferences(config_path: str, overrides: tuple[str, ...], limit: int | None,
     labelled = with_ray(work)
     kept, dropped = labelled.card["counts"]["kept"], labelled.card["counts"]["dropped"]
     reasons = ", ".join(f"{reason} {n}" for reason, n in dropped.items())
-    click.echo(f"{kept} pairs kept, {sum(dropped.values())} dropped{f' ({reasons})' if reasons else ''}", err=as_json)
-    click.echo(f"card: {loaded.config.out.rstrip('/')}/preferences.html", err=as_json)
+    output.told(f"{kept} pairs kept, {sum(dropped.values())} dropped{f' ({reasons})' if reasons else ''}", as_json)
+    output.told(f"card: {loaded.config.out.rstrip('/')}/preferences.html", as_json)
     finish(labelled.judged, as_json, card=labelled.card)
 
 
 @click.command()
 @CONFIG
 @OVERRIDES
+@QUIET
 @JSON
 def validate(config_path: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Read the corpus and name every line that cannot be used, with the reason; no judge."""
-    loaded = load(config_path, overrides)
-    from trustjudge_ray import runs
+    """Read the corpus and name every line that cannot be used, with the reason; no judge.
+
+    \b
+    trustjudge validate my.yaml
+    trustjudge validate my.yaml corpus.fields.response=text --json
+    """
+    loaded = with_format(load(config_path, overrides))
+    from trustjudge_ray import ingest, runs
 
     with tempfile.TemporaryDirectory(prefix="trustjudge-validate-") as scratch:
         found = runs.validate(loaded, Path(scratch))
     for problem in found["problems"]:
         line = "" if problem["line"] is None else f":{problem['line']}"
-        click.echo(f"{problem['source']}{line}: {problem['reason']}: {problem['detail'] or ''}", err=as_json)
-    click.echo(f"{found['rows']} rows can be judged, {found['quarantined']} cannot be read", err=as_json)
+        output.told(f"{problem['source']}{line}: {problem['reason']}: {problem['detail'] or ''}", as_json)
+    output.told(f"{found['rows']} rows can be judged, {found['quarantined']} cannot be used", as_json)
+    if found["unasked"]:
+        output.told(f"NOTE: {ingest.unasked_note(found['unasked'])}", as_json)
     if as_json:
-        click.echo(runs.as_json_line(found))
+        output.document(found)
 
 
 @click.command()
 @CONFIG
 @OVERRIDES
 @click.option("--no-load", is_flag=True, help="Leave out the check that loads the judge.")
+@QUIET
 @JSON
 def doctor(config_path: str, overrides: tuple[str, ...], no_load: bool, as_json: bool) -> None:
     """Check storage, corpus and judges before a run is paid for: each check passed, or what to change.
 
     Exit status 1 if a check failed.
+
+    \b
+    trustjudge doctor my.yaml
+    trustjudge doctor my.yaml judge.model=/models/judge --no-load
     """
     loaded = load(config_path, overrides)
     from dataclasses import asdict
 
     from trustjudge_ray import doctor as checks
-    from trustjudge_ray import findings, printing, runs
+    from trustjudge_ray import findings, printing
 
     found = []
     for finding in checks.examine(loaded, load=not no_load):
         found.append(finding)
         for line in printing.finding_lines(finding):
-            click.echo(line, err=as_json)
+            output.told(line, as_json)
     fine = all(finding.status != findings.FAILED for finding in found)
     if as_json:
         listed = [asdict(finding) for finding in found]
-        click.echo(runs.as_json_line(printing.as_json({"passed": fine, "checks": listed})))
+        output.document(printing.as_json({"passed": fine, "checks": listed}))
     if not fine:
         sys.exit(1)
 
 
-@click.command()
+@click.command(short_help="What a run would come to: judgments, tokens, hours, cost")
 @CONFIG
 @OVERRIDES
 @LIMIT
 @click.option("--sample", type=click.IntRange(min=1), default=50, help="Questions whose tokens are counted.")
+@QUIET
 @JSON
 def plan(config_path: str, overrides: tuple[str, ...], limit: int | None, sample: int, as_json: bool) -> None:
-    """How many judgments, tokens, GPU-hours and what cost a run would come to; writes nothing."""
-    loaded = load(config_path, overrides, limit)
-    from trustjudge_ray import estimate, printing, runs
+    """How many judgments, tokens, GPU-hours and what cost a run would come to; writes nothing.
+
+    \b
+    trustjudge plan my.yaml
+    trustjudge plan my.yaml plan.design=matching plan.rounds=4 cluster.price_per_gpu_hour=2.5
+    """
+    loaded = with_format(load(config_path, overrides, limit))
+    from trustjudge_ray import estimate, printing
 
     with tempfile.TemporaryDirectory(prefix="trustjudge-plan-") as scratch:
         found = estimate.estimate(loaded, Path(scratch), sample)
     if as_json:
-        click.echo(runs.as_json_line(found))
+        output.document(found)
         return
     for line in printing.estimate_lines(found):
         click.echo(line)
@@ -237,25 +265,31 @@ def with_ray(work: Callable[["Notify"], T]) -> T:
         ) from error
     from trustjudge_ray import printing
 
-    with contextlib.redirect_stdout(sys.stderr), printing.ProgressLines(sys.stderr) as lines:
+    notes = open(os.devnull, "w") if output.is_quiet() else contextlib.nullcontext(sys.stderr)  # noqa: SIM115
+    with notes as stream, contextlib.redirect_stdout(stream), printing.ProgressLines(stream) as lines:
         done = work(lines)
         pipeline.stop()
     return done
+
+
+def show_report(text: str, path: str, as_json: bool) -> None:
+    """Print a report's text and where its page is, also beside a JSON object, unless only that is wanted."""
+    if not (as_json and output.is_quiet()):
+        judgments = f"{path.removesuffix('report.html')}judgments.html"
+        click.echo(f"{text}\nreport: {path}\nevery judgment, the worst contradictions first: {judgments}")
 
 
 def finish(judged: "Judged", as_json: bool, **more: object) -> None:
     """Say how judging ended: the JSON line with `more` in it, why the run counts as failed; then end with status 1."""
     from dataclasses import asdict
 
-    from trustjudge_ray import runs
-
     if judged.now == 0 and not judged.left:
-        click.echo(f"nothing to judge: all {judged.tasks} judgments are there", err=True)
+        output.note(f"nothing to judge: all {judged.tasks} judgments are there")
     if as_json:
         shown = {name: value for name, value in asdict(judged).items() if name != "manifest"}
-        click.echo(runs.as_json_line(shown | more))
+        output.document(shown | more)
     wrong = [*judged.over_limit, *([judged.stopped] if judged.stopped else [])]
     for reason in wrong:
-        click.echo(f"error: {reason}", err=True)
+        output.error(reason)
     if wrong:
         sys.exit(1)

@@ -9,12 +9,19 @@ from collections.abc import Iterator
 
 import click
 
-from trustjudge_ray.commands.options import CONFIG, OVERRIDES
+from trustjudge_ray.commands import completing
+from trustjudge_ray.commands.options import CONFIG
+
+
+def _whole() -> type:
+    from trustjudge_ray.serving_config import ServingConfig
+
+    return ServingConfig
 
 
 @click.command("serve-rewards")
 @CONFIG
-@OVERRIDES
+@click.argument("overrides", nargs=-1, metavar="[key=value]...", shell_complete=completing.overrides(_whole, ()))
 def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
     """Serve rewards over HTTP until SIGTERM or Ctrl-C; what was taken in by then is answered.
 
