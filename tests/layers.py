@@ -26,9 +26,16 @@ PURE = (
     "schema",
     "identity",
     "corpus.formats",
+    "corpus.arena_formats",
+    "corpus.layouts",
+    "corpus.recognising",
     "corpus.objects",
     "corpus.values",
     "corpus.duplicates",
+    "corpus.joining",
+    "corpus.containers",
+    "corpus.json_stream",
+    "corpus.benchmark_formats",
     "judging.protocols",
     "judging.labels",
     "judging.plan",
@@ -40,17 +47,21 @@ PURE += ("rewards_config", "training.preference", "training.data_card", "trainin
 PURE += ("audit.qa", "audit.card", "audit.reads", "audit.candidates", "audit.response_bias", "audit.gates")
 PURE += ("audit.attention", "audit.probes", "audit.verdicts", "audit.auc", "audit.figures", "audit.estimates")
 PURE += ("audit.item_f", "audit.transfer", "audit.lora_arms", "audit.lora_config")
+PURE += ("asking", "nearest", "config_keys", "guessed_fields", "field_names", "initial_text")
 PURE += ("audit.cautions", "audit.attention_prompts", "audit.perturbing")
 CLOCK_AND_CHANCE = {"time", "datetime", "random", "os", "subprocess", "socket"}
-ALLOWED = {"judging.plan": {"random"}, "training.adapters.__init__": {"os"}}
-"""`judging.plan` draws designs from a generator seeded by the plan's own seed."""
+ALLOWED = {"judging.plan": {"random"}, "imports.alpaca_eval": {"random"}, "training.adapters.__init__": {"os"}}
+"""`judging.plan` draws designs from a generator seeded by the plan's own seed; `imports.alpaca_eval` repeats a draw of
+another program, from that program's seed."""
 
 EDGES = {"storage", "store", "ingest", "pipeline", "runs", "cli", "corpus.reader"}
 EDGES |= {"files", "judgment_store", "lease", "lease_files"}
 EDGES |= {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"}
-EDGES |= {"answering", "auditing", "experiments", "audit.item_reading"}
+EDGES |= {"opening", "answering", "auditing", "experiments", "audit.item_reading"}
 EDGES |= {"audit.hf_attention", "audit.lora", "audit.lora_training", "audit.lora_vllm"}
 EDGES |= {"audit.attached", "training.service", "training.adapters"}
+EDGES |= {"leaderboard_exports", "imported_runs", "initial_config", "browsing"}
+EDGES |= {"api", "api_arguments", "api_views"}
 EDGES |= {"comparing", "labelling", "labelling_preferences", "commands", "retrying"}
 EDGES |= {"doctor", "estimate", "showing", "judging.preview", "judging.trial"}
 EDGES |= {"judging.vllm_engine", "judging.embedded", "judging.openai_api", "judging.openai_http"}

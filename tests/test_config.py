@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from trustjudge_ray import config
+from trustjudge_ray import config, nearest
 from trustjudge_ray.analysis.scoring import SCORING_RULES
 from trustjudge_ray.analysis.verdicts import VERDICT_RULES
 
@@ -151,3 +151,27 @@ def test_a_file_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "c.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(config.ConfigError, match=r"c\.yaml: not UTF-8"):
         config.load(tmp_path / "c.yaml")
+
+
+def test_a_wrong_value_from_the_command_line_is_not_blamed_on_the_file_alone():
+    """The file has no such line, and somebody would look for it."""
+    with pytest.raises(config.ConfigError, match=r"c\.yaml with overrides: plan\.design: got 'x'"):
+        config.loads("corpus: {paths: [a]}", "c.yaml", ["plan.design=x"])
+    with pytest.raises(config.ConfigError, match=r"c\.yaml: plan\.design: got 'x'"):
+        config.loads("corpus: {paths: [a]}\nplan: {design: x}", "c.yaml")
+
+
+@pytest.mark.parametrize("override", ["storage_options.secret={hush: [hush", "judge.engine_args.api_key={hush:"])
+def test_a_credential_in_an_override_that_cannot_be_read_is_not_repeated(override):
+    with pytest.raises(config.ConfigError) as refused:
+        config.loads("corpus: {paths: [a]}", "c.yaml", [override])
+    assert "hush" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_only_ends_alike_is_not_offered(tmp_path):
+    (tmp_path / "backup.yaml").write_text("")
+    (tmp_path / "nightly.yaml").write_text("")
+    assert "did you mean" not in nearest.did_you_mean_file(tmp_path / "mine.yaml")
+    assert "backup.yaml, nightly.yaml" in nearest.did_you_mean_file(tmp_path / "mine.yaml")
+    assert "did you mean" in nearest.did_you_mean_file(tmp_path / "nightli.yml")

@@ -21,6 +21,17 @@ class Terminal(io.StringIO):
         return True
 
 
+def screen(out: io.StringIO) -> list[str]:
+    """What a terminal shows: each line as it was last written over."""
+    shown = []
+    for line in out.getvalue().rstrip("\n").split("\n"):
+        cells: list[str] = []
+        for part in line.split("\r"):
+            cells[: len(part)] = part
+        shown.append("".join(cells).rstrip())
+    return shown
+
+
 def ledger(rows: int, failed: int = 0) -> dict:
     statuses = {"ok": rows - failed, "engine_error": failed}
     tokens = {"prompt_tokens": 100 * rows, "cached_tokens": 60 * rows, "output_tokens": rows}
@@ -81,21 +92,59 @@ def test_the_log_gets_a_line_although_nothing_is_judged_meanwhile():
     assert json.loads(out.getvalue().splitlines()[2])["judged"] == 0
 
 
-def test_a_person_gets_a_line_every_two_seconds_and_a_last_one():
+def test_a_person_gets_one_line_that_is_written_over_and_a_last_one():
+    """Lines one below the other push what matters out of the window; a shorter line must not leave the end of a longer
+    one behind it."""
     out, clock, progress = Terminal(), Clock(), Progress(total=300)
     progress.clock = clock
-    with ProgressLines(out, clock=clock) as lines:
+    with ProgressLines(out, every=1000) as lines:
+        lines("starting Ray", None)
         for _ in range(30):
             clock.now += 0.5
             progress.add(ledger(10))
             lines("judging", progress)
+        lines("judge 2 starts", None)
         progress.finished = True
         lines("judging", progress)
-    said = out.getvalue().splitlines()
-    assert len(said) == 9
-    assert said[0] == "judged 10 of 300, 0 failed"
-    assert said[4] == "judged 170 of 300, 0 failed, 20.0/s, 6 s left"
-    assert said[-1] == "judged 300 of 300, 0 failed, 20.0/s"
+    assert screen(out) == ["starting Ray", "judge 2 starts", "judged 300 of 300 (100%), 0 failed, 20.0/s"]
+    assert out.getvalue().startswith("starting Ray\njudged 10 of 300 (3%), 0 failed\r")
+
+
+def test_the_line_moves_on_although_nothing_is_judged_meanwhile():
+    out, clock = Terminal(), Clock()
+    progress = Progress(total=300, clock=clock)
+    deadline = time.monotonic() + 30
+    with ProgressLines(out, every=0.01) as lines:
+        lines("judging", progress)
+        clock.now = 10.0
+        progress.add(ledger(10))
+        clock.now = 20.0
+        progress.add(ledger(160))
+        while "57%" not in out.getvalue():
+            assert time.monotonic() < deadline, "no line came"
+        clock.now = 12_010.0
+        while "0.8/min" not in out.getvalue():
+            assert time.monotonic() < deadline, "no line came"
+    assert "judged 170 of 300 (57%), 0 failed, 16.0/s, 8 s left" in out.getvalue()
+    assert len(screen(out)) == 1
+    assert out.getvalue().endswith("\n"), "what is printed next begins in the middle of a line"
+
+
+def test_a_narrow_terminal_gets_no_line_that_wraps(monkeypatch):
+    """A line that wraps cannot be written over."""
+    monkeypatch.setenv("COLUMNS", "30")
+    out, progress = Terminal(), Progress(total=3_000_000)
+    with ProgressLines(out, every=1000) as lines:
+        progress.add(ledger(1000, 5))
+        lines("judging", progress)
+    assert screen(out) == ["judged 1,000 of 3,000,000 (0%)"[:29]]
+
+
+def test_what_an_engine_says_cannot_steer_the_terminal():
+    out = Terminal()
+    with ProgressLines(out) as lines:
+        lines("read \x1b[2J rows", None)
+    assert out.getvalue() == "read \\x1b[2J rows\n"
 
 
 def test_a_person_reads_nothing_of_judging_where_there_is_nothing_to_judge():

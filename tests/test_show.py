@@ -162,6 +162,8 @@ def test_from_a_question_and_a_pair_to_its_judgments(run):
     assert len(showing.judgments_about(run, "0", ("m1",), "score-5")) == 1
     with pytest.raises(showing.NotFoundError, match="response to 0: 'm3' .*m1"):
         showing.judgments_about(run, "0", ("m3",))
+    with pytest.raises(showing.NotFoundError, match="protocol about 0: 'scor-5' .*score-5"):
+        showing.judgments_about(run, "0", (), "scor-5")
     with pytest.raises(showing.NotFoundError, match="question: '00'"):
         showing.judgments_about(run, "00")
 

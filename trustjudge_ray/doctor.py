@@ -7,20 +7,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trustjudge_ray import ingest, opening
 from trustjudge_ray.config import Config, JudgeConfig, LoadedConfig, judge_name
-from trustjudge_ray.corpus import duplicates, reader
+from trustjudge_ray.corpus import duplicates, joining, reader
 from trustjudge_ray.findings import FAILED, Finding, failed, passed, skipped
 from trustjudge_ray.judging import checks, plan, protocols, trial
 from trustjudge_ray.judging.base import JudgeError
 from trustjudge_ray.judging.preview import Preview, preview
 from trustjudge_ray.judging.protocols import Protocol, ProtocolError
 from trustjudge_ray.judging.vllm_environment import is_cpu
-from trustjudge_ray.schema import TASK_TEXTS, from_rows
+from trustjudge_ray.schema import QUARANTINE, TASK_TEXTS, from_rows
 from trustjudge_ray.storage import StorageError
 from trustjudge_ray.store import RunFolder
 
 SAMPLE_FILES, SAMPLE_ROWS = 10, 200
 """How many files, spread over the corpus, are looked into, and how many rows at the beginning of each."""
+SAMPLE_JOINED = 200
+"""How many files of a corpus that keeps its questions in a file of their own, which must not be missed."""
 SAMPLE_PROMPTS = 500
 """How many prompts of each protocol are tried against the context."""
 _LOW_MASS = 0.5
@@ -43,7 +46,8 @@ def examine(loaded: LoadedConfig, load: bool = True) -> Iterator[Finding]:
     else:
         names = ", ".join(protocol.name for protocol in asked)
         yield passed("configuration", f"{loaded.source}: protocols {names}; judges {_names(config)}")
-    sample = yield from _corpus(config, asked)
+    opened = yield from _with_format(loaded)
+    sample = None if opened is None else (yield from _corpus(opened, asked))
     yield _run_folder(config)
     for judge in config.all_judges:
         for finding in _judge(config, judge, asked, sample, load):
@@ -68,6 +72,19 @@ def _of(judge: JudgeConfig, found: Finding) -> Finding:
 # --- storage and corpus ----------------------------------------------------------------------
 
 
+def _with_format(loaded: LoadedConfig) -> Generator[Finding, None, Config | None]:
+    """The configuration with the format that `corpus.format: auto` stands for; None where nobody can tell."""
+    said: list[str] = []
+    try:
+        config = opening.resolved(loaded, said.append).config
+    except reader.CorpusError as error:
+        yield failed("corpus format", error)
+        return None
+    if said:
+        yield passed("corpus format", said[0], [line.strip() for line in said[1:]])
+    return config
+
+
 def _corpus(config: Config, asked: list[Protocol]) -> Generator[Finding, None, pa.Table | None]:
     """The corpus's files and first rows; returns the rows (PLACED_RESPONSES), or None where there are none."""
     if not config.corpus.paths:
@@ -79,14 +96,18 @@ def _corpus(config: Config, asked: list[Protocol]) -> Generator[Finding, None, p
         yield failed("corpus", error)
         return None
     yield passed("corpus", f"{len(files)} files, the first {files[0]}", details={"files": len(files)})
-    chosen = files[:: max(1, -(-len(files) // SAMPLE_FILES))]
+    joins = config.corpus.format in joining.JOINED
+    chosen = files[:: max(1, -(-len(files) // (SAMPLE_JOINED if joins else SAMPLE_FILES)))]
     try:
         read = [_first_rows(path, config) for path in chosen]
     except reader.CorpusError as error:
         yield failed("corpus rows", error)
         return None
-    rows, further = duplicates.deduplicate(pa.concat_tables([responses for responses, _ in read]))
-    rejected = pa.concat_tables([quarantine for _, quarantine in read] + [further])
+    rows, unjoined = pa.concat_tables([responses for responses, _ in read]), QUARANTINE.empty_table()
+    if joins:
+        rows, unjoined = joining.of_sample(rows)
+    rows, further = duplicates.deduplicate(rows)
+    rejected = pa.concat_tables([quarantine for _, quarantine in read] + [unjoined, further])
     if not len(rows):
         yield failed(
             "corpus rows", f"none of the first rows can be read{_example(rejected)}; see `trustjudge validate`"
@@ -104,10 +125,7 @@ def _corpus(config: Config, asked: list[Protocol]) -> Generator[Finding, None, p
 
 
 def _first_rows(path: str, config: Config) -> tuple[pa.Table, pa.Table]:
-    stream = reader.read(
-        path, config.corpus.format, dict(config.corpus.fields), dict(config.storage_options), batch_rows=SAMPLE_ROWS
-    )
-    return next(stream)
+    return next(ingest.read(path, config.corpus, dict(config.storage_options), SAMPLE_ROWS))
 
 
 def _example(rejected: pa.Table) -> str:

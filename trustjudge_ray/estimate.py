@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trustjudge_ray import ingest
+from trustjudge_ray import ingest, opening
 from trustjudge_ray.config import ClusterConfig, Config, JudgeConfig, LoadedConfig, judge_name
 from trustjudge_ray.corpus import reader
 from trustjudge_ray.designs import PAIR, Meetings, closed, supports
@@ -46,7 +46,7 @@ def estimate(loaded: LoadedConfig, scratch: Path, sample: int = SAMPLE) -> dict[
     Raises:
         ProtocolError, CorpusError, StorageError, JudgeError: one message each.
     """
-    config = loaded.config
+    config = opening.resolved(loaded, lambda _: None).config
     asked = [protocols.load(name) for name in config.protocols]
     specs = [plan.Spec("", protocol, protocol.name) for protocol in asked]
     folder, buckets = _read(config, scratch)

@@ -52,13 +52,19 @@ def forget(folder: RunFolder) -> None:
         "agreement.md",
     )
     written += ("ablation.csv", "ablation.txt", "analysis.json", "judges.csv", "audits.json", "data_card.json")
-    written += ("preferences.html",)
+    written += ("preferences.html", "judgments.html")
     for name in ("manifest.json", "metrics.json", "warnings.json", *computed, *written):
         if folder.exists(name):
             folder.remove(name)
-    for name in ("figures", "preferences", "preferences-dropped"):
+    for name in ("figures", "browse", "preferences", "preferences-dropped"):
         folder.remove(name)
     folder.remove("protocols")
+
+
+def imported_notes(folder: RunFolder) -> list[str]:
+    """What an import said that a reader of its numbers must know."""
+    manifest = folder.read_json("manifest.json") if folder.exists("manifest.json") else {}
+    return list(manifest.get("imported", {}).get("notes", []))
 
 
 def manifest_of(
@@ -84,6 +90,7 @@ def manifest_of(
         "corpus": {
             "hash": content_hash([s["sha256"] for s in sources]),
             "files": [{k: s[k] for k in ("source", "bytes", "sha256", "rows", "quarantined")} for s in sources],
+            **({"recognised": loaded.recognised} if loaded.recognised else {}),
         },
         "protocols": {p.name: p.hash for p in asked},
         "judges": identities,

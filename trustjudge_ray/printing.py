@@ -3,9 +3,9 @@
 import json
 import math
 import re
+import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self, TextIO
 
 from trustjudge_ray.findings import Finding
@@ -163,64 +163,89 @@ def _number(value: float | None, form: str) -> str:
 
 
 class ProgressLines:
-    """Says on a stream how far a run is: on a terminal a line every two seconds, elsewhere (the log of a job) one JSON
-    object a minute, whether or not something was judged meanwhile. A last one when judging has ended, on both.
+    """Says on a stream how far a run is: on a terminal in one line that is written over each second, elsewhere (the log
+    of a job) as one JSON object a minute, whether or not something was judged meanwhile. A last one when judging has
+    ended, on both.
 
     Called with what is being done, and with the progress while judges are asked. To be used as a context: it has a
-    thread for the minutes.
+    thread for the seconds and minutes.
     """
 
-    def __init__(self, stream: TextIO, every: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock = stream, clock
+    def __init__(self, stream: TextIO, every: float | None = None) -> None:
+        self._stream = stream
         self._terminal = stream.isatty()
-        self._every = every or (2.0 if self._terminal else 60.0)
-        self._shown = -math.inf
+        self._every = every or (1.0 if self._terminal else 60.0)
+        self._width = 0
         self._progress: Progress | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._minutes, name="progress", daemon=True)
+        self._thread = threading.Thread(target=self._now_and_then, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
-        if not self._terminal:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
+        with self._lock:
+            self._end_line()
 
     def __call__(self, what: str, progress: Progress | None) -> None:
         with self._lock:
             if progress is None:
-                self._say(what)
+                self._say(visible(what))
                 return
+            started = self._progress is None
             self._progress = None if progress.finished else progress
-            if self._terminal and not progress.total:
-                return
-            if progress.finished or (self._terminal and self._clock() >= self._shown + self._every):
+            if progress.finished or (started and self._terminal):
                 self._show(progress)
 
-    def _minutes(self) -> None:
+    def _now_and_then(self) -> None:
         while not self._over.wait(self._every):
             with self._lock:
                 if self._progress is not None:
                     self._show(self._progress)
 
     def _show(self, progress: Progress) -> None:
-        self._shown = self._clock()
-        self._say(progress_line(progress) if self._terminal else json.dumps(progress.figures()))
+        if not self._terminal:
+            self._say(json.dumps(progress.figures()))
+        elif progress.total:
+            self._write_over(progress_line(progress))
+            if progress.finished:
+                self._end_line()
 
     def _say(self, line: str) -> None:
+        if self._width:
+            print(f"\r{' ' * self._width}\r", end="", file=self._stream)
+            self._width = 0
         print(line, file=self._stream, flush=True)
+
+    def _write_over(self, line: str) -> None:
+        """Write a line in place of the last one, cut to the terminal so that it stays one."""
+        line = line[: max(20, shutil.get_terminal_size().columns - 1)]
+        start = "\r" if self._width else ""
+        print(f"{start}{line.ljust(self._width)}", end="", file=self._stream, flush=True)
+        self._width = len(line)
+
+    def _end_line(self) -> None:
+        if self._width:
+            print(file=self._stream, flush=True)
+            self._width = 0
 
 
 def progress_line(progress: Progress) -> str:
     """How far judging is, for a person."""
     found = progress.figures()
-    rate = "" if found["rate"] is None else f", {found['rate']:,.1f}/s"
+    rate = "" if progress.rate is None else f", {_rate(progress.rate)}"
     left = "" if found["eta"] is None or progress.finished else f", {_duration(found['eta'])} left"
-    return f"judged {progress.judged:,} of {progress.total:,}, {progress.failed:,} failed{rate}{left}"
+    share = f" ({progress.judged / progress.total:.0%})" if progress.total else ""
+    return f"judged {progress.judged:,} of {progress.total:,}{share}, {progress.failed:,} failed{rate}{left}"
+
+
+def _rate(per_second: float) -> str:
+    """`12.5/s`; a slow one as `7.5/min`."""
+    return f"{per_second:,.1f}/s" if per_second >= 1 else f"{60 * per_second:.1f}/min"
 
 
 def _duration(seconds: float) -> str:

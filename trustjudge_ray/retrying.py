@@ -14,6 +14,7 @@ import yaml
 from trustjudge_ray import config, runs
 from trustjudge_ray.config import ConfigError, LoadedConfig, judge_name
 from trustjudge_ray.judging import base, engines, plan, protocols
+from trustjudge_ray.nearest import did_you_mean
 from trustjudge_ray.store import RunFolder
 
 NOT_KEPT = "(not kept)"
@@ -43,7 +44,8 @@ def reasons_of(given: Sequence[str]) -> frozenset[str]:
                 "mend the corpus and `trustjudge run` the same configuration"
             )
         if status not in base.JUDGE_FAILURES:
-            raise ConfigError(f"--reason {status}: no such failure; one of {', '.join(base.JUDGE_FAILURES)}")
+            near = did_you_mean(status, base.JUDGE_FAILURES)
+            raise ConfigError(f"--reason {status}: no such failure; one of {', '.join(base.JUDGE_FAILURES)}{near}")
     return frozenset(given or base.JUDGE_FAILURES)
 
 

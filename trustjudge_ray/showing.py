@@ -85,6 +85,9 @@ def judgments_about(
         if response not in known:
             raise NotFoundError(_unknown(f"response to {question}", response, known))
         mine = mine.filter((pl.col("response_a") == response) | (pl.col("response_b") == response))
+    asked = mine["protocol"].unique().to_list()
+    if protocol is not None and mine.height and protocol not in asked:
+        raise NotFoundError(_unknown(f"protocol about {question}", protocol, asked))
     mine = mine if protocol is None else mine.filter(protocol=protocol)
     if not mine.height:
         raise NotFoundError(f"no judgment of question '{question}' is about {list(responses)} together")

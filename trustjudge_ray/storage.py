@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from trustjudge_ray.nearest import did_you_mean_file
+
 if TYPE_CHECKING:
     import fsspec
 
@@ -100,7 +102,7 @@ def explained(path: str) -> Iterator[None]:
         check = "its permissions" if is_local(path) else "the credentials and their rights"
         raise StorageError(f"{path}: access refused ({_said(error)}); check {check}") from error
     except FileNotFoundError as error:
-        check = "the path" if is_local(path) else "the bucket and the path"
+        check = f"the path{did_you_mean_file(plain(path))}" if is_local(path) else "the bucket and the path"
         raise StorageError(f"{path}: not there ({_said(error)}); check {check}") from error
     except IsADirectoryError as error:
         raise StorageError(f"{path}: a folder where a file is meant") from error

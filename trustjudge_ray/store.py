@@ -20,6 +20,7 @@ import pyarrow as pa
 from trustjudge_ray import files
 from trustjudge_ray.judging import protocols as protocol_files
 from trustjudge_ray.judgment_store import SCHEMA, JudgmentStore, Parts
+from trustjudge_ray.nearest import did_you_mean_file
 from trustjudge_ray.schema import JUDGMENTS, PLACED_RESPONSES, TASKS
 from trustjudge_ray.storage import StorageError, explained, filesystem, is_local, plain
 
@@ -162,7 +163,9 @@ class RunFolder:
         with explained(self.path):
             found = fs.exists(f"{root}/config.yaml")
         if not found:
-            raise StorageError(f"{self.path}: not a run folder: it has no config.yaml")
+            absent = is_local(self.path) and not os.path.exists(root)
+            hint = did_you_mean_file(plain(self.path)) if absent else ""
+            raise StorageError(f"{self.path}: not a run folder: it has no config.yaml{hint}")
 
     # --- judgments ---------------------------------------------------------------------------
 

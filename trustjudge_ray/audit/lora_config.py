@@ -19,6 +19,7 @@ class LoraConfig:
     test_share: float = 0.5
     """Share of each benchmark's passages that are kept for the test; an item goes where its passage goes."""
     split_seed: int = 0
+    """Of the split into training and test passages, and of `test_items`."""
     examples: int | None = None
     """Training examples of every arm, a multiple of 4: in `both` half are of each task, and of evaluation examples half
     are right. By default as many as the task with fewer has."""
@@ -32,9 +33,11 @@ class LoraConfig:
     protocols: list[str] = field(default_factory=lambda: ["verify-correct-incorrect", "verify-incorrect-correct"])
     """The verify protocols trained and tested; a training example has one of them in turn, a test judgment all."""
     rank: int = 16
+    """Of an adapter."""
     alpha: float = 32.0
     """An adapter's update is scaled by alpha / rank."""
     dropout: float = 0.05
+    """On an adapter's input while it is trained."""
     target_modules: list[str] = field(
         default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     )
@@ -44,13 +47,17 @@ class LoraConfig:
     warmup: float = 0.1
     """Share of the steps."""
     weight_decay: float = 0.0
+    """Of AdamW."""
     max_grad_norm: float = 1.0
+    """Longer gradients are cut to this norm."""
     epochs: float = 1.0
     """How often each example is seen, where `steps` does not say how many updates there are."""
     steps: int | None = None
+    """How many updates; by default as `epochs` says."""
     batch_size: int = 8
     """Examples computed at once; an update is made of `batch_size · gradient_accumulation`."""
     gradient_accumulation: int = 2
+    """Batches that make one update."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, about a third slower."""
     max_length: int = 2048
@@ -62,13 +69,16 @@ class LoraConfig:
     evaluate_with: str = "transformers"
     """`transformers`, in the process that trained; or `vllm`: one engine with all adapters, when all are trained."""
     eval_batch_size: int = 16
+    """Test prompts computed at once."""
     adapters: str | None = None
     """A local or shared folder in which trained adapters are kept, one for each arm and seed."""
     gpus_per_arm: float = 0.0
     """GPUs of one training: 0 or 1, or a part of one that several share. Ray runs as many trainings at once as there
     is room for."""
     cpus_per_arm: float = 1.0
+    """CPUs of one training: what Ray sets aside, and its threads."""
     confidence: float = 0.95
+    """Nominal coverage of its intervals."""
 
     @property
     def trainings(self) -> list[tuple[str, int]]:

@@ -16,6 +16,7 @@ import yaml
 
 from trustjudge_ray.identity import content_hash
 from trustjudge_ray.judging.slots import pieces, slots_in
+from trustjudge_ray.nearest import did_you_mean, did_you_mean_file
 
 _KEYS = {"name", "kind", "labels", "system", "user", "examples", "opener", "closer"}
 _TEXT_KEYS = ("name", "kind", "system", "user", "opener", "closer")
@@ -158,7 +159,9 @@ def load(name_or_path: str) -> Protocol:
         return parse(text, name_or_path)
     path = Path(name_or_path)
     if not path.is_file():
-        raise ProtocolError(f"protocol '{name_or_path}': no such file, and not one of {builtin_names()}")
+        own = path.suffix in (".yaml", ".yml") or len(path.parts) > 1
+        hint = did_you_mean_file(path) if own else did_you_mean(name_or_path, builtin_names())
+        raise ProtocolError(f"protocol '{name_or_path}': no such file, and not one of {builtin_names()}{hint}")
     try:
         return parse(path.read_text("utf-8"), str(path))
     except UnicodeDecodeError as error:

@@ -23,12 +23,13 @@ _READING_TASKS = 64
 @dataclass(frozen=True, slots=True)
 class Planned:
     """What a plan asks for: how many tasks of the run, how many of them are comparisons, how many were written
-    without a judge, and the pending tasks of each bucket by judge."""
+    without a judge, the pending tasks of each bucket by judge, and how many responses have no question."""
 
     tasks: int
     comparisons: int
     preset: int
     pending: dict[str, dict[int, int]]
+    unasked: int = 0
 
     @property
     def to_judge(self) -> int:
@@ -79,8 +80,9 @@ def plan_tasks(
     for ledger in ledgers:
         for judge, count in ledger["pending"].items():
             pending.setdefault(judge, {})[ledger["bucket"]] = count
-    tasks_of, comparisons, preset = (sum(x[name] for x in ledgers) for name in ("tasks", "comparisons", "preset"))
-    return Planned(tasks_of, comparisons, preset, pending)
+    names = ("tasks", "comparisons", "preset", "unasked")
+    tasks_of, comparisons, preset, unasked = (sum(x[name] for x in ledgers) for name in names)
+    return Planned(tasks_of, comparisons, preset, pending, unasked)
 
 
 def _ingest(batch: pa.Table, corpus: CorpusConfig, folder: RunFolder) -> pa.Table:
@@ -112,5 +114,6 @@ def _plan_bucket(
         "tasks": len(tasks),
         "comparisons": pc.sum(pc.equal(tasks["kind"], "compare")).as_py() or 0,
         "preset": len(preset),
+        "unasked": ingest.unasked(responses),
         "pending": {x["values"]: x["counts"] for x in counts},
     }
