@@ -1,5 +1,6 @@
 """Report and browser of judgments in real headless Chromium: they work, fit, stay within their folder, run no text."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,9 @@ import large_run
 import numpy as np
 import polars as pl
 import pytest
+import report_page
 import reported_runs as world
+import tied_numbers
 from browser_fixtures import NARROW, WIDE
 from comparisons import game, score, table
 from run_folders import write_run
@@ -372,3 +375,12 @@ def test_the_demos_report_and_its_judgments_open_sort_filter_and_show_a_contradi
     page.locator(".counted:has-text('of the question arith-1')").wait_for()
     assert watched.overflow() <= 0
     watched.check()
+
+
+@pytest.mark.demo
+@pytest.mark.engine
+@pytest.mark.ray
+def test_every_number_of_the_demos_report_is_in_its_metrics_json(demo):
+    root = report_page.read((demo / "report.html").read_text("utf-8"))
+    assert tied_numbers.untied(root, json.loads((demo / "metrics.json").read_text("utf-8"))) == []
+    assert sum(len(cell.values) for cell in root.all("td")) > 500
