@@ -35,7 +35,7 @@ audit: install
 
 test: install
 	@scripts/browser.sh
-	$(VENV)/python -m pytest $(ARGS)
+	@scripts/test.sh $(ARGS)
 
 test-heavy: install
 	$(VENV)/python -m pytest -m heavy $(ARGS)
