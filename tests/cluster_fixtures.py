@@ -9,20 +9,8 @@ import pytest
 from trustjudge_ray.config import ClusterConfig
 
 
-@pytest.fixture(scope="session")
-def ray_folder() -> Iterator[str]:
-    """Where the session's Ray keeps what it writes. `ray stop` is never called: it would end every Ray on the machine."""
-    temporary = tempfile.mkdtemp(prefix="tjr-", dir="/tmp")
-    yield temporary
-    from trustjudge_ray import pipeline
-
-    pipeline.stop()
-    shutil.rmtree(temporary, ignore_errors=True)
-
-
-@pytest.fixture
-def local_ray(ray_folder: str) -> None:
-    """One local Ray with three CPUs for all tests; where one of them has ended it, as a command does, another one."""
+def start(folder: str) -> None:
+    """A local Ray with three CPUs, unless there is one."""
     import ray
 
     from trustjudge_ray import pipeline
@@ -34,6 +22,25 @@ def local_ray(ray_folder: str) -> None:
             log_to_driver=False,
             logging_level="warning",
             object_store_memory=256 * 2**20,
-            _temp_dir=ray_folder,
+            _temp_dir=folder,
         )
     pipeline.start(ClusterConfig())
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[str]:
+    """One local Ray for all tests; its folder. `ray stop` is never called: it would end every Ray on the machine."""
+    from trustjudge_ray import pipeline
+
+    temporary = tempfile.mkdtemp(prefix="tjr-", dir="/tmp")
+    start(temporary)
+    yield temporary
+    pipeline.stop()
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def ray_again(request: pytest.FixtureRequest) -> None:
+    """Where a test has ended the session's Ray, as a command does, the next one that needs it has another."""
+    if "local_ray" in request.fixturenames:
+        start(request.getfixturevalue("local_ray"))

@@ -12,7 +12,7 @@ _LAST = ("ray", "engine", "s3", "browser", "demo")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Quick tests first, then those that need Ray, a real engine, an S3 server, a browser, the whole demo; heavy ones and
+    """Quick tests first, then those that need Ray, an engine, an S3 server, a browser, the whole demo; heavy ones and
     trainings only if they are asked for by their marker."""
     for marker in ("heavy", "lora", "training"):
         if marker not in config.getoption("-m"):

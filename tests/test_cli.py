@@ -246,6 +246,7 @@ def test_a_verdict_is_painted_where_it_is_one():
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_quiet_night_prints_its_json_alone(tmp_path):
     """The report of the run is no line of it."""
     corpus = write_corpus(tmp_path / "a.jsonl", rows(3, ["m1", "m2"]))

@@ -69,6 +69,7 @@ def check_complete(run: Path) -> None:
     assert json.loads((run / "manifest.json").read_text())["counts"] == {"ok": TASKS}
 
 
+@pytest.mark.heavy
 def test_whatever_dies_the_same_command_judges_only_what_was_not_committed(tmp_path: Path, begin: Callable[[], Driver]):
     run = tmp_path / "run"
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
