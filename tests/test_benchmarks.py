@@ -51,6 +51,7 @@ def test_what_is_planted_is_looked_for_in_rankings_by_every_design_and_between_n
     assert figures["power"] > 0
 
 
+@pytest.mark.heavy
 @pytest.mark.engine
 @pytest.mark.slow
 def test_labels_are_read_at_every_remainder_of_the_cache_block():

@@ -354,6 +354,7 @@ def test_the_policy_of_the_page_stops_what_a_slip_would_let_in(opened, small):
 
 
 @pytest.mark.demo
+@pytest.mark.heavy
 @pytest.mark.engine
 @pytest.mark.ray
 @pytest.mark.parametrize("window", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -378,6 +379,7 @@ def test_the_demos_report_and_its_judgments_open_sort_filter_and_show_a_contradi
 
 
 @pytest.mark.demo
+@pytest.mark.heavy
 @pytest.mark.engine
 @pytest.mark.ray
 def test_every_number_of_the_demos_report_is_in_its_metrics_json(demo):

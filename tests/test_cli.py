@@ -260,6 +260,7 @@ def test_a_quiet_night_prints_its_json_alone(tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_ctrl_c_says_the_command_that_goes_on_and_that_command_does(tmp_path):
     """Also words that a shell would take apart; not a credential."""
     corpus = write_corpus(tmp_path / "my answers.jsonl", rows(12, ["m1", "m2", "m3"]))

@@ -341,6 +341,7 @@ def test_the_examples_of_the_python_page_run_one_after_the_other(tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_the_quickstart_goes_from_its_ten_lines_to_a_report(tmp_path):
     page = DOCS / "quickstart.md"
     (answers,) = blocks(page, "json")

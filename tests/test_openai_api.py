@@ -418,6 +418,7 @@ def test_a_whole_run_through_an_endpoint_keeps_every_judgment_and_no_key(tmp_pat
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 @pytest.mark.parametrize("good", [0, 5])
 def test_a_key_that_is_wrong_or_withdrawn_ends_a_run_with_one_message(tmp_path, endpoint, good):
     """At the start (two protocols are tried from here, and again in the actor), or after the first judgment."""

@@ -90,6 +90,7 @@ def test_no_secret_is_kept_in_the_run_folder_or_in_rays_files(
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.heavy
 def test_credentials_from_the_environment_reach_rays_workers(tmp_path: Path, s3: S3Server):
     top = f"s3://{s3.bucket}/four"
     folder = RunFolder(f"{top}/run", s3.options)

@@ -213,6 +213,7 @@ def test_a_broken_configuration_fails_the_job_with_status_1_and_one_message(subm
     assert "Traceback" not in said
 
 
+@pytest.mark.heavy
 @every_job
 def test_a_stopped_job_ends_cleanly_and_a_second_submit_goes_on_from_there(submission):
     name = f"stop-{secrets.token_hex(4)}"
