@@ -38,6 +38,7 @@ test: install
 	@scripts/test.sh $(ARGS)
 
 test-heavy: install
+	@scripts/browser.sh
 	$(VENV)/python -m pytest -m heavy $(ARGS)
 
 test-lora: install
