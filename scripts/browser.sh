@@ -8,7 +8,7 @@ done
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "browser: installing Debian's chromium for the tests of the report"
     log=$(mktemp)
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } \
         >"$log" 2>&1 || { tail -n 5 "$log" >&2; echo "browser: chromium could not be installed" >&2; }
     rm -f "$log"
 else

@@ -166,10 +166,7 @@ def _ray() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise RunError(
-            "judging needs Ray, which is not installed: pip install 'trustjudge-ray[gpu]' for vLLM on GPUs, '[cpu]' "
-            "for vLLM on the CPU, '[ray]' for the scripted judge; evaluate and open_run work without it"
-        ) from error
+        raise RunError(runs.NO_RAY) from error
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from trustjudge_ray.pipeline import Planned
 
 Notify = Callable[[str, Progress | None], None]
+NO_RAY: Final = (
+    "judging needs Ray, which is not installed: pip install 'trustjudge-ray[gpu]' for vLLM on GPUs, '[cpu]' for vLLM "
+    "on the CPU, '[ray]' for endpoints and the scripted judge; what works on the judgments of a run needs none of them"
+)
+"""What is said where `pipeline` cannot be imported for want of Ray."""
 
 
 @dataclass(frozen=True)

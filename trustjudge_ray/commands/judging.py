@@ -259,10 +259,9 @@ def with_ray(work: Callable[["Notify"], T]) -> T:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise click.ClickException(
-            "judging needs Ray, which is not installed: pip install 'trustjudge-ray[gpu]' for vLLM on GPUs, '[cpu]' "
-            "for vLLM on the CPU, '[ray]' for the scripted judge; evaluate, report and import work without it"
-        ) from error
+        from trustjudge_ray import runs
+
+        raise click.ClickException(runs.NO_RAY) from error
     from trustjudge_ray import printing
 
     notes = open(os.devnull, "w") if output.is_quiet() else contextlib.nullcontext(sys.stderr)  # noqa: SIM115

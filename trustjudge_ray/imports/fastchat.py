@@ -38,7 +38,7 @@ from trustjudge_ray.imports.base import (
     usable,
 )
 from trustjudge_ray.imports.judged_texts import Ledger, certain, entries, is_verdict, text_of, unread
-from trustjudge_ray.imports.text_verdicts import AMBIGUOUS, NO_VERDICT, NOT_A_LABEL, OK, Scale, Verdict
+from trustjudge_ray.imports.text_verdicts import AMBIGUOUS, NO_VERDICT, NOT_A_LABEL, OK, Kind, Scale, Verdict
 from trustjudge_ray.imports.text_verdicts import read as read_text
 from trustjudge_ray.judging.protocols import Protocol
 
@@ -185,9 +185,9 @@ class _Reader:
 
 def _verdict(game: _Game) -> Verdict:
     """What a game's text says; without one, what the file gives."""
-    kind = "score" if game.second is None else "choice"
+    kind: Kind = "score" if game.second is None else "choice"
     if game.text is None:
-        return read_text(f"[[{game.own}]]", kind, SCALE) if game.own else Verdict(NO_VERDICT)  # type: ignore[arg-type]
+        return read_text(f"[[{game.own}]]", kind, SCALE) if game.own else Verdict(NO_VERDICT)
     if game.second is None:
         return read_text(game.text, "score", SCALE)
     choice = read_text(game.text, "choice")
