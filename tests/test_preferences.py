@@ -326,7 +326,7 @@ def test_a_pair_that_a_budget_left_unjudged_is_in_the_side_table(tmp_path):
 
 
 def test_pairs_written_part_by_part_are_those_of_one_go_and_cycles_cross_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(labelling_preferences, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(labelling_preferences, "_BYTES_AT_ONCE", 1)
     circle = [("x", "y"), ("y", "z"), ("z", "x")] * 4
     answers = [row for q, (c, r) in enumerate(circle) for row in pair(q, c, r, (("user", f"ask {q // 3}"),))]
     judgments = [row for q in range(len(circle)) for row in judged((0.9, 0.1, 0), (0.7, 0.1, 0.2), q)][:-2]

@@ -41,8 +41,9 @@ _READ: Final = (
     "status",
 )
 """What is read of judgments: not their texts."""
-_ROWS_AT_ONCE: Final = 50_000
-"""A part holds the pairs of as many buckets as have so many judgments: small ones are not worth a file of their own."""
+_BYTES_AT_ONCE: Final = 2 * 2**20
+"""Buckets whose tasks take no more in storage (some 50,000 of them) are read together, and their pairs are one part:
+small ones are not worth a file of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,34 +113,45 @@ def write(folder: RunFolder, settings: PreferencesConfig, analysis: AnalysisConf
         RunError: the run has no responses (it was imported), or compares nothing.
         StorageError: storage refuses, or the run was never planned.
     """
-    buckets = _buckets(folder)
-    known, labeller = _asked_of(folder, buckets, settings)
-    parts = list(_parts(folder, buckets, known, labeller))
-    if not any(frame.height for _, frame in parts):
+    groups = _groups(folder)
+    known, labeller = _asked_of(folder, groups, settings)
+    parts = [_part(folder, number, buckets, known, labeller) for number, buckets in enumerate(groups)]
+    if not any(part.pairs.height for part in parts):
         raise RunError(f"{folder.path}: no pair of responses was compared by {labeller.judge}, {labeller.protocol}")
-    numbered = [frame.with_columns(part=pl.lit(number)) for number, (_, frame) in enumerate(parts)]
-    pairs = marked(with_cycles(pl.concat(numbered)), settings.filters)
+    pairs = marked(with_cycles(pl.concat([part.pairs for part in parts])), settings.filters)
+    lines = pl.concat([part.lines for part in parts])
     for name in (CARD, PAGE, KEPT, DROPPED):
         folder.remove(name)
-    for number, (mine, _) in enumerate(parts):
-        _write_part(folder, number, mine, pairs.filter(pl.col("part") == number))
-    card = data_card(pairs, _source(folder, buckets), labeller, settings.filters, analysis)
+    for number, buckets in enumerate(groups):
+        _write_part(folder, number, buckets, pairs.filter(pl.col("part") == number))
+    card = data_card(pairs, _source(folder, lines), labeller, settings.filters, analysis)
     title = folder.path.rsplit("/", 1)[-1]
     folder.write_bytes(PAGE, html.page(card, title).encode("utf-8"))
     folder.write_json(CARD, card)
     return card
 
 
-def _buckets(folder: RunFolder) -> list[int]:
-    """The buckets of the run's own responses."""
-    return [bucket for bucket in folder.buckets() if folder.exists(_responses(bucket))]
+def _groups(folder: RunFolder) -> list[list[int]]:
+    """The buckets of the run's own responses, those together that are small."""
+    own = set(folder.names("responses"))
+    groups: list[list[int]] = []
+    room = 0
+    for bucket, size in folder.bucket_bytes().items():
+        if _responses(bucket) not in own:
+            continue
+        if not groups or size > room:
+            groups.append([])
+            room = _BYTES_AT_ONCE
+        groups[-1].append(bucket)
+        room -= size
+    return groups
 
 
 def _asked_of(
-    folder: RunFolder, buckets: list[int], settings: PreferencesConfig
+    folder: RunFolder, groups: list[list[int]], settings: PreferencesConfig
 ) -> tuple[dict[str, Protocol], Labeller]:
     """The protocols of a run folder, and who labels in it; raises as `write`."""
-    judges = next(filter(None, (_judges(folder, bucket) for bucket in buckets)), [])
+    judges = next(filter(None, (_judges(folder, bucket) for buckets in groups for bucket in buckets)), [])
     if not judges:
         raise RunError(f"{folder.path}: no pair of responses is planned; an imported run has none")
     found = folder.protocols()
@@ -152,18 +164,21 @@ def _judges(folder: RunFolder, bucket: int) -> list[str]:
     return sorted(folder.tasks(bucket, ["judge"])["judge"].unique().to_list())
 
 
-def _parts(
-    folder: RunFolder, buckets: list[int], known: dict[str, Protocol], labeller: Labeller
-) -> Iterator[tuple[list[int], pl.DataFrame]]:
-    """The measured pairs of all buckets, some buckets at a time: which, and their pairs."""
-    mine: list[int] = []
-    judgments: list[pl.DataFrame] = []
-    for bucket in buckets:
-        mine.append(bucket)
-        judgments.append(_judgments(folder, bucket))
-        if sum(frame.height for frame in judgments) >= _ROWS_AT_ONCE or bucket == buckets[-1]:
-            yield mine, measured(pl.concat(judgments), _texts(folder, mine), known, labeller)
-            mine, judgments = [], []
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The measured pairs of some buckets, which tell their `part`, and the lines of their responses: `source`, `line`,
+    and whether the line's question has another response (`paired`)."""
+
+    pairs: pl.DataFrame
+    lines: pl.DataFrame
+
+
+def _part(folder: RunFolder, number: int, buckets: list[int], known: dict[str, Protocol], labeller: Labeller) -> _Part:
+    texts = _texts(folder, buckets)
+    pairs = measured(_judgments(folder, buckets), texts, known, labeller)
+    rows = pl.DataFrame(texts.select(["source", "line", "question_id"]))
+    lines = rows.select("source", "line", paired=pl.len().over("question_id") > 1).unique()
+    return _Part(pairs.with_columns(part=pl.lit(number)), lines)
 
 
 def _texts(folder: RunFolder, buckets: list[int]) -> pa.Table:
@@ -181,10 +196,10 @@ def _responses(bucket: int) -> str:
     return f"responses/bucket={bucket:03d}.parquet"
 
 
-def _judgments(folder: RunFolder, bucket: int) -> pl.DataFrame:
-    """The judgments of a bucket; a task that has none yet is one of status `not_judged`."""
-    tasks = folder.tasks(bucket, [name for name in TASKS.names if name in (*_READ, "spec")])
-    judged, _ = folder.judgments(tasks, bucket, list(_READ))
+def _judgments(folder: RunFolder, buckets: list[int]) -> pl.DataFrame:
+    """The judgments of buckets; a task that has none yet is one of status `not_judged`."""
+    tasks = folder.tasks(buckets, [name for name in TASKS.names if name in (*_READ, "spec")])
+    judged, _ = folder.judgments(tasks, buckets, list(_READ))
     left = tasks.join(judged, on="task_id", how="anti").drop("spec").with_columns(status=pl.lit("not_judged"))
     return pl.concat([judged, left], how="diagonal")
 
@@ -196,11 +211,10 @@ def _write_part(folder: RunFolder, number: int, buckets: list[int], pairs: pl.Da
             folder.write_table(f"{name}/part-{number:03d}.parquet", check(some, PREFERENCES))
 
 
-def _source(folder: RunFolder, buckets: list[int]) -> Source:
+def _source(folder: RunFolder, lines: pl.DataFrame) -> Source:
     """How many lines the files had, and which gave no pair: a line is counted once, however many responses it held. A
     response that is alone in its question, since what it stood against was refused, is no pair either: its line counts
     by that reason, or as `too_few_responses`."""
-    lines = pl.concat([_lines(folder, bucket) for bucket in buckets])
     used = lines.filter("paired").select("source", "line").unique()
     lost = lines.filter(~pl.col("paired")).select("source", "line", reason=pl.lit("too_few_responses"))
     bad = folder.quarantine()
@@ -212,12 +226,6 @@ def _source(folder: RunFolder, buckets: list[int]) -> Source:
     return Source(used.height + lost.height, dict(zip(reasons["reason"], reasons["count"], strict=True)))
 
 
-def _lines(folder: RunFolder, bucket: int) -> pl.DataFrame:
-    """Where the responses of a bucket come from, and whether their question has another one."""
-    rows = pl.DataFrame(folder.read_table(_responses(bucket), ["source", "line", "question_id"]))
-    return rows.select("source", "line", paired=pl.len().over("question_id") > 1).unique()
-
-
 def kept(folder: RunFolder) -> Iterator[pa.Table]:
     """The pairs that are kept, a part at a time."""
     for name in folder.names(KEPT):
@@ -227,9 +235,9 @@ def kept(folder: RunFolder) -> Iterator[pa.Table]:
 def _is_of(card: Mapping[str, Any], folder: RunFolder, settings: PreferencesConfig) -> bool:
     """Whether a card is of the labeller and the filters that are asked for. A folder that holds the preferences alone,
     without the run that they are of, has one labeller: the card's."""
-    buckets, filters = _buckets(folder), {f["filter"]: f["value"] for f in card["filters"]}
-    if buckets:
-        same = card["labeller"] == asdict(_asked_of(folder, buckets, settings)[1])
+    groups, filters = _groups(folder), {f["filter"]: f["value"] for f in card["filters"]}
+    if groups:
+        same = card["labeller"] == asdict(_asked_of(folder, groups, settings)[1])
     else:
         same = all(getattr(settings, key) in (None, value) for key, value in card["labeller"].items())
     return same and filters == wanted(settings.filters)

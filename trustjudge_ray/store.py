@@ -10,7 +10,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ _OF_THE_TASK: Final = frozenset({"judge", "protocol", "category"})
 _STALE_SECONDS: Final = 3600
 """Other runs may be writing into a shared store: what is younger may be theirs."""
 _BUCKET: Final = re.compile(r"/bucket=(\d+)[^/]*$")
+
+Buckets = int | Collection[int] | None
+"""One bucket, some of them, or all."""
 
 
 class RunFolder:
@@ -203,7 +206,7 @@ class RunFolder:
         return found
 
     def judgments(
-        self, tasks: pl.DataFrame | None = None, bucket: int | None = None, columns: list[str] | None = None
+        self, tasks: pl.DataFrame | None = None, bucket: Buckets = None, columns: list[str] | None = None
     ) -> tuple[pl.DataFrame, int]:
         """The judgments of this run's tasks, one row a task, by task id, and how many further rows were left out.
 
@@ -212,8 +215,8 @@ class RunFolder:
         another run may have judged it under other names.
 
         Args:
-            tasks: PENDING_TASKS rows, by default all of the run (or of the bucket).
-            bucket: read this bucket and nothing of others.
+            tasks: PENDING_TASKS rows, by default all of the run (or of the buckets).
+            bucket: read this bucket, or these, and nothing of others.
             columns: of JUDGMENTS; only these are read, and what the choice among rows needs.
         """
         wanted = list(columns or JUDGMENTS.names)
@@ -230,21 +233,23 @@ class RunFolder:
         return whole.sort("task_id") if "task_id" in wanted and bucket is None else whole, further
 
     def _by_bucket(
-        self, tasks: pl.DataFrame | None, bucket: int | None, ids: list[str]
+        self, tasks: pl.DataFrame | None, bucket: Buckets, ids: list[str]
     ) -> Iterator[tuple[pl.DataFrame, list[tuple[JudgmentStore, Parts]]]]:
-        """The tasks of each bucket (or all that are given) with its parts, each store and folder listed once."""
+        """The tasks of each bucket (or all that are given) with its parts, each store and folder listed once; those of
+        buckets that are named all together."""
         if bucket is not None:
-            given = self.tasks(bucket, ids) if tasks is None else tasks
-            yield given, [(store, store.parts(bucket, _specs(given))) for store in self._judgment_stores()]
+            given, numbers = self.tasks(bucket, ids) if tasks is None else tasks, _numbers(bucket)
+            theirs = _specs(given)
+            yield given, [(store, _parts(store, numbers, theirs)) for store in self._judgment_stores()]
             return
-        names = self._task_files() if tasks is None else {}
-        if tasks is None and not names:
+        planned = self._task_files() if tasks is None else {}
+        if tasks is None and not planned:
             raise StorageError(f"{self.path}: {_UNPLANNED}")
         shared = any(store.shared for store in self._judgment_stores())
         specs = _specs(self.tasks(columns=["spec"]) if tasks is None else tasks) if shared else None
         listed = [(store, store.by_bucket(specs)) for store in self._judgment_stores()]
         for number in sorted({number for _, found in listed for number in found}):
-            given = self._read_tasks(names.get(number, []), ids) if tasks is None else tasks
+            given = self._read_tasks(planned.get(number, {}), ids) if tasks is None else tasks
             yield given, [(store, found.get(number, {})) for store, found in listed]
 
     def _judgment_stores(self) -> list[JudgmentStore]:
@@ -277,38 +282,37 @@ class RunFolder:
 
     # --- other tables ------------------------------------------------------------------------
 
-    def tasks(self, bucket: int | None = None, columns: list[str] | None = None) -> pl.DataFrame:
-        """Tasks of the run (PENDING_TASKS): all, or those of a bucket, of which there may be none.
+    def tasks(self, bucket: Buckets = None, columns: list[str] | None = None) -> pl.DataFrame:
+        """Tasks of the run (PENDING_TASKS): all, or those of a bucket or several, of which there may be none.
 
         Raises:
             StorageError: the run has no tasks at all.
         """
+        found = self._task_files()
         if bucket is not None:
-            return self._read_tasks(self._task_files(bucket).get(bucket, []), columns)
-        names = self._task_files()
-        if not names:
+            found = {number: found[number] for number in _numbers(bucket) if number in found}
+        elif not found:
             raise StorageError(f"{self.path}: {_UNPLANNED}")
-        return self._read_tasks([name for some in names.values() for name in some], columns)
+        return self._read_tasks({path: size for parts in found.values() for path, size in parts.items()}, columns)
 
     def buckets(self) -> list[int]:
         """The buckets in which the run has tasks, in order; none before it was planned."""
-        return sorted(self._task_files())
+        return list(self.bucket_bytes())
 
-    def _task_files(self, bucket: int | None = None) -> dict[int, list[str]]:
-        """The names of the files of tasks by bucket."""
-        found: dict[int, list[str]] = {}
-        for name in self.names("tasks"):
-            number = _BUCKET.search(name)
-            if number and bucket in (None, int(number[1])):
-                found.setdefault(int(number[1]), []).append(name)
+    def bucket_bytes(self) -> dict[int, int]:
+        """The same, each with the bytes that its tasks take in storage."""
+        return {number: sum(parts.values()) for number, parts in sorted(self._task_files().items())}
+
+    def _task_files(self) -> dict[int, Parts]:
+        """The files of tasks by bucket."""
+        found: dict[int, Parts] = {}
+        for path, size in sorted(files.sizes(self._fs, f"{self._root}/tasks").items()):
+            if number := _BUCKET.search(path):
+                found.setdefault(int(number[1]), {})[path] = size
         return found
 
-    def _read_tasks(self, names: list[str], columns: list[str] | None = None) -> pl.DataFrame:
-        empty = pl.DataFrame(PENDING_TASKS.empty_table())
-        frames = [pl.DataFrame(self.read_table(name, columns)) for name in names]
-        return pl.concat(
-            [empty.select(columns or empty.columns), *(f.select(columns or empty.columns) for f in frames)]
-        )
+    def _read_tasks(self, parts: Parts, columns: list[str] | None = None) -> pl.DataFrame:
+        return files.frame(self._fs, parts, columns or PENDING_TASKS.names, dict(pl.Schema(PENDING_TASKS)))
 
     def responses(self) -> pl.DataFrame:
         """All responses of the run (PLACED_RESPONSES); an empty frame where the run has none (imports)."""
@@ -342,6 +346,14 @@ class RunFolder:
     def read_json(self, name: str) -> Any:
         """A JSON file's value."""
         return json.loads(self.read_bytes(name))
+
+
+def _numbers(bucket: int | Collection[int]) -> Collection[int]:
+    return (bucket,) if isinstance(bucket, int) else bucket
+
+
+def _parts(store: JudgmentStore, buckets: Collection[int], specs: set[str]) -> Parts:
+    return {path: size for bucket in buckets for path, size in store.parts(bucket, specs).items()}
 
 
 def _specs(tasks: pl.DataFrame) -> set[str]:

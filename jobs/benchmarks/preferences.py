@@ -1,21 +1,24 @@
 """What labelling preference pairs costs: pairs a second of the whole job over those of the bare engine, with one judge.
 
 The job reads pairs as TRL rows, judges both answers and the pair in both orders, then builds the preferences (sides,
-cycles, filters), their side table and their data card, and writes them. The bare engine gets the same prompts as token
-ids in one call, in its own process with the same environment; it labels nothing. As in `pipeline` both begin with an
-engine that has started and an empty prefix cache, and a job's clock starts when its first batch reaches the engine; it
-stops at the last commit, and runs again while the preferences are built and written.
+cycles, filters), their side table and their data card, and writes them. As in the files of pairs that are labelled in
+bulk, every row has a prompt of its own: the demo corpus' questions, each put for several readers, with two of its six
+answers. The bare engine gets the same prompts as token ids in one call, in its own process with the same
+environment; it labels nothing. As in `pipeline` both begin with an engine that has started and an empty prefix cache,
+and a job's clock starts when its first batch reaches the engine; it stops at the last commit, and runs again while the
+preferences are built and written. Each run of the bare engine is held against the mean of the job before and the job
+after it, so that a machine that gets slower or faster favours neither.
 
 Reading and planning are told beside it, in pairs a second: they come before the engine starts to work, and are the same
 for any judge. Beside that, by the scripted judge, how many judgments each mode of a reward costs.
 """
 
-import itertools
 import json
 import statistics
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,10 @@ from ._rewards import costs
 from .pipeline import PROTOCOLS, _bare
 
 FILTERS = {"both_orders_agree": True, "min_margin": 0.1, "no_cycle": True}
+READERS = (
+    *("a child of ten", "a new colleague", "a visitor from abroad", "an old friend", "a busy manager", "a beginner"),
+    *("an expert", "a class of pupils", "a neighbour", "someone in a hurry", "a sceptic", "a grandparent"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,71 +50,70 @@ class Job:
     building: float
 
     @property
-    def rate(self) -> float:
-        """Pairs a second."""
-        return self.pairs / (self.judging + self.building)
-
-    def bare_rate(self, judgments: float) -> float:
-        """Pairs a second of an engine that makes so many judgments a second."""
-        return judgments * self.pairs / self.judgments
+    def seconds(self) -> float:
+        """What is held against the bare engine's."""
+        return self.judging + self.building
 
 
 def run(options: Options) -> dict[str, Any]:
     """Measure with the embedded judge."""
-    rounds, questions, batch = (1, 2, 16) if options.small else (5, 24, 64)
+    rounds, questions, readers, batch = (1, 2, 3, 16) if options.small else (4, 24, len(READERS), 64)
     calls = costs(questions)
     options.say("judgments per completion of a reward, groups of eight (in a second batch, half of each group new):")
     for mode, cost in calls.items():
         took = 1000 * cost.seconds
         options.say(f"  {mode}: {cost.calls:.2f} ({cost.half_new:.2f}); {took:.2f} ms a completion besides the judge's")
-    found = measure("embedded", rounds, questions, batch)
-    ratios = [job.rate / job.bare_rate(bare) for job, bare in found]
+    jobs, bare = measure("embedded", rounds, pair_lines(questions, readers), batch)
+    ratios = [
+        2 * alone / (one.seconds + next_.seconds) for alone, (one, next_) in zip(bare, pairwise(jobs), strict=True)
+    ]
     ratio = statistics.median(ratios)
-    options.say(f"{ratio:.3f} of the bare engine's pairs a second, the median of {len(found)} alternating rounds:")
-    for (job, bare), mine in zip(found, ratios, strict=True):
-        share = job.building / (job.judging + job.building)
+    pairs = jobs[0].pairs
+    options.say(f"{ratio:.3f} of the bare engine's pairs a second, the median of {len(bare)} (between two jobs each):")
+    for alone, mine in zip(bare, ratios, strict=True):
+        options.say(f"  {mine:.3f} of {pairs / alone:.2f} pairs/s")
+    for job in jobs:
+        share = job.building / job.seconds
         options.say(
-            f"  {job.rate:.2f}/s of {job.bare_rate(bare):.2f}/s: {mine:.3f}; building the preferences took {share:.1%} "
-            f"of it; before, {job.pairs / job.before:,.0f} pairs/s were read and planned"
+            f"  a job: {pairs / job.seconds:.2f} pairs/s, {share:.1%} of the time to build the preferences; before, "
+            f"{pairs / job.before:,.0f} pairs/s were read and planned"
         )
-    job = found[0][0]
-    figures = {"ratio": ratio, "pairs": job.pairs, "judgments_per_pair": job.judgments / job.pairs}
+    figures = {"ratio": ratio, "pairs": pairs, "judgments_per_pair": jobs[0].judgments / pairs}
     return figures | {"calls_per_completion": {mode: cost.calls for mode, cost in calls.items()}}
 
 
-def measure(model: str, rounds: int, questions: int, batch: int) -> list[tuple[Job, float]]:
-    """So many rounds over the pairs of so many questions of the demo corpus, alternately begun by either: the job, and
-    the bare engine's judgments a second."""
-    found = []
+def measure(model: str, rounds: int, lines: list[str], batch: int) -> tuple[list[Job], list[float]]:
+    """So many runs of the bare engine between jobs on the same pairs: the jobs, one more, and the bare engine's
+    seconds."""
+    jobs: list[Job] = []
+    bare: list[float] = []
     with tempfile.TemporaryDirectory(prefix="trustjudge-benchmark-") as scratch, engine_process() as process:
         corpus = Path(scratch, "pairs.jsonl")
-        corpus.write_text("\n".join(pair_lines(questions)) + "\n", "utf-8")
+        corpus.write_text("\n".join(lines) + "\n", "utf-8")
         try:
-            for number in range(rounds):
-                given = _config(model, str(corpus), str(Path(scratch, f"run-{number}")), batch)
-                if number % 2:
-                    bare = _bare(process, model, scratch)
-                    found.append((_timed(given), bare))
-                else:
-                    job = _timed(given)
-                    found.append((job, _bare(process, model, scratch)))
+            for number in range(rounds + 1):
+                if number:
+                    bare.append(jobs[0].judgments / _bare(process, model, scratch))
+                jobs.append(_timed(_config(model, str(corpus), str(Path(scratch, f"run-{number}")), batch)))
         finally:
             pipeline.stop()
-    return found
+    return jobs, bare
 
 
-def pair_lines(questions: int) -> list[str]:
-    """All pairs of the answers to each of the first questions of the demo corpus, as TRL's conversational rows."""
+def pair_lines(questions: int, readers: int) -> list[str]:
+    """The first questions of the demo corpus, each put for so many readers and with two of its six answers, as TRL's
+    conversational rows: no prompt twice."""
     answers: dict[str, list[dict[str, Any]]] = {}
     for line in demo_lines(questions):
         row = json.loads(line)
         answers.setdefault(row["question_id"], []).append(row)
     lines = []
-    for rows in answers.values():
-        for chosen, rejected in itertools.combinations(rows, 2):
-            sides = {"chosen": chosen["response"], "rejected": rejected["response"]}
-            messages = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
-            lines.append(json.dumps({"prompt": [{"role": "user", "content": chosen["question"]}], **messages}))
+    for (number, reader), rows in product(enumerate(READERS[:readers]), answers.values()):
+        chosen, rejected = rows[2 * number % len(rows)], rows[(2 * number + 1) % len(rows)]
+        sides = {"chosen": chosen["response"], "rejected": rejected["response"]}
+        messages = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
+        asked = f"Answer for {reader}: {chosen['question']}"
+        lines.append(json.dumps({"prompt": [{"role": "user", "content": asked}], **messages}))
     return lines
 
 
