@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import aiohttp
 import psutil
 
 from trustjudge_ray import pipeline
@@ -56,15 +56,15 @@ class Load:
         """The time within which this share of the answers came."""
         return sorted(self.seconds)[min(len(self.seconds) - 1, math.ceil(share * len(self.seconds)) - 1)]
 
-    def take(self, names: list[str], answer: httpx.Response, took: float) -> None:
+    def take(self, names: list[str], answer: aiohttp.ClientResponse, content: bytes, took: float) -> None:
         """An answer, or a refusal."""
-        self.statuses[answer.status_code] += 1
-        if answer.status_code != 200:
-            self.bare += answer.status_code in (429, 503) and "Retry-After" not in answer.headers
+        self.statuses[answer.status] += 1
+        if answer.status != 200:
+            self.bare += answer.status in (429, 503) and "Retry-After" not in answer.headers
             return
         self.seconds.append(took)
         self.ends.append(time.monotonic())
-        rewards = answer.json()["rewards"]
+        rewards = json.loads(content)["rewards"]
         self.lost += len(rewards) != len(names)
         for name, reward in zip(names, rewards, strict=False):
             self.doubled += reward["calls"] != 1 or name in self.answers
@@ -114,7 +114,7 @@ async def _load(url: str, part: str, seconds: float) -> Load:
     """So many clients, each with one request after another."""
     load, end = Load(), time.monotonic() + seconds
 
-    async def one(client: httpx.AsyncClient, number: int) -> None:
+    async def one(client: aiohttp.ClientSession, number: int) -> None:
         count = 0
         while time.monotonic() < end:
             names = [f"{part} {number} {count} {i}" for i in range(COMPLETIONS)]
@@ -152,20 +152,21 @@ async def _flood(url: str) -> Load:
     return load
 
 
-def _client(url: str) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
-    return httpx.AsyncClient(base_url=url, timeout=120, limits=limits)
+def _client(url: str) -> aiohttp.ClientSession:
+    room, patience = aiohttp.TCPConnector(limit=CLIENTS), aiohttp.ClientTimeout(total=120)
+    return aiohttp.ClientSession(url, connector=room, timeout=patience)
 
 
-async def _post(client: httpx.AsyncClient, names: list[str], load: Load) -> None:
+async def _post(client: aiohttp.ClientSession, names: list[str], load: Load) -> None:
     asked = [{"messages": [{"role": "user", "content": QUESTION}], "completion": name} for name in names]
     began = time.monotonic()
     try:
-        answer = await client.post("/v1/reward", json={"requests": asked})
-    except httpx.HTTPError:
+        async with client.post("/v1/reward", json={"requests": asked}) as answer:
+            content = await answer.read()
+    except (aiohttp.ClientError, TimeoutError):
         load.lost += 1
         return
-    load.take(names, answer, time.monotonic() - began)
+    load.take(names, answer, content, time.monotonic() - began)
 
 
 def _mixed(config: ServingConfig, load: Load) -> int:
