@@ -8,6 +8,7 @@ from hashlib import sha256
 from importlib import resources
 from itertools import pairwise
 
+import altair
 import polars as pl
 import pytest
 import report_page
@@ -157,6 +158,10 @@ def test_charts_are_drawn_again_from_data_in_the_page_and_there_is_no_runtime_wi
     shown = {figure.attrs["data-chart"] for figure in root.all("figure")}
     assert shown == set(specs) == {name for name, chart in charts.CHARTS.items() if chart(small) is not None}
     assert '"url"' not in json.dumps(specs)
+    for panel in (panel for panels in specs.values() for panel in panels):
+        altair.Chart.from_dict(
+            panel
+        )  # raises where it is against Vega-Lite's schema: the page's own drawing does not look
     bare = page.page(small, {})
     assert "vegaEmbed" not in bare
     assert len(bare) < 600_000

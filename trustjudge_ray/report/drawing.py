@@ -4,7 +4,7 @@ A figure is some panels, each a chart of its own that can be as wide as there is
 page's style gives each its counterpart in the dark.
 """
 
-import json
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,7 +38,7 @@ def draw(figure: Figure) -> Drawn:
     """A figure as SVG and as specifications."""
     import altair as alt
 
-    specs = [panel.to_dict() for panel in figure.panels]
+    specs = [panel.to_dict(validate=False) for panel in figure.panels]
     whole = figure.panels[0]
     if len(figure.panels) > 1:  # each with its own colours and axes, as on the page
         apart = alt.concat(*figure.panels, columns=figure.columns)
@@ -70,10 +70,11 @@ def svg(chart: Any) -> str:
     """An Altair chart as SVG text, in the report's colours."""
     import vl_convert
 
-    whole = json.loads(chart.to_json()) | {"config": CONFIG}
+    whole = chart.to_dict(validate=False) | {"config": CONFIG}
     return vl_convert.vegalite_to_svg(whole, vl_version=_version())
 
 
+@functools.cache
 def runtime() -> str:
     """The script that draws specifications in a browser (Vega, Vega-Lite and Vega-Embed); it loads nothing."""
     import vl_convert
