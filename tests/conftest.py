@@ -20,6 +20,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item not in left_out]
             config.hook.pytest_deselected(items=left_out)
 
+    for item in items:  # on two processes those of a group stay together: one Ray, one of each engine, one S3 server
+        item.add_marker(pytest.mark.xdist_group("ray" if item.get_closest_marker("ray") else "others"))
+
     def weight(item: pytest.Item) -> int:
         return max((i + 1 for i, name in enumerate(_LAST) if item.get_closest_marker(name)), default=0)
 
