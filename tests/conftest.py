@@ -11,6 +11,7 @@ pytest_plugins = ["engine_fixtures", "cluster_fixtures", "s3_fixtures", "openai_
 _LAST = ("ray", "engine", "s3", "browser", "demo")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Quick tests first, then those that need Ray, an engine, an S3 server, a browser, the whole demo; heavy ones and
     trainings only if they are asked for by their marker."""

@@ -1,12 +1,14 @@
 """How the answers of many files are staged by bucket, and meet there."""
 
+import json
 from pathlib import Path
 
 import pytest
 from corpora import rows, write_corpus
 
-from trustjudge_ray import ingest
+from trustjudge_ray import config, ingest, runs
 from trustjudge_ray.config import CorpusConfig
+from trustjudge_ray.corpus.reader import CorpusError
 from trustjudge_ray.identity import bucket_of
 from trustjudge_ray.store import RunFolder
 
@@ -67,3 +69,31 @@ def test_a_large_file_is_staged_part_by_part_good_and_bad_lines_alike(
     bad = folder.quarantine()
     assert bad is not None
     assert bad.height == 9000
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (
+            '{"a": 1}\n{"b": 2}\n',
+            r"no usable row in 1 files: 2 quarantined \(missing_field 2\); the first is .*, line 1",
+        ),
+        ("", "no usable row in 1 files: nothing is in them; .* is left as it was"),
+    ],
+)
+def test_a_mistyped_corpus_leaves_an_earlier_run_as_it_was(tmp_path, lines, says):
+    corpus, run = tmp_path / "new.jsonl", tmp_path / "run"
+    corpus.write_text(lines)
+    earlier = {"config.yaml": "corpus: {paths: [old.jsonl]}", "report.html": "<p>", "data_card.json": "{}"}
+    run.mkdir()
+    for name, text in earlier.items():
+        (run / name).write_text(text)
+    given = {
+        "out": str(run),
+        "corpus": {"paths": [str(corpus)]},
+        "judge": {"engine": "scripted"},
+        "protocols": ["score-5"],
+    }
+    with pytest.raises(CorpusError, match=says):
+        runs.judge(config.loads(json.dumps(given | {"protocols": ["score-5"]}), "test"), lambda *_: None)
+    assert {path.name: path.read_text() for path in run.iterdir()} == earlier

@@ -1,14 +1,18 @@
-"""A corpus before it is read: what `corpus.format: auto` stands for. Then all is as if the configuration said so."""
+"""A corpus before it is read: what `corpus.format: auto` stands for (then all is as if the configuration said so), and
+whether it may take the place of what a run folder holds."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import yaml
 from omegaconf import OmegaConf
 
+from trustjudge_ray import ingest
 from trustjudge_ray.config import Config, ConfigError, LoadedConfig
-from trustjudge_ray.corpus import reader
+from trustjudge_ray.corpus import joining, reader
+from trustjudge_ray.corpus.reader import CorpusError
 from trustjudge_ray.corpus.recognising import Recognised, recognise
 from trustjudge_ray.store import RunFolder
 
@@ -95,3 +99,39 @@ def refuse_another_format(loaded: LoadedConfig, folder: RunFolder) -> None:
         f"corpus.format: auto: the files are {now} now, and the run in {folder.path} has read its corpus as {was}; set "
         f"corpus.format to {now} if that is meant, or another `out`"
     )
+
+
+def refuse_to_replace_by_nothing(loaded: LoadedConfig, folder: RunFolder) -> None:
+    """A run that is there stays as it is where the corpus that is given now has no usable row: before anything of the
+    folder is replaced it is looked at as far as the first such row.
+
+    Raises:
+        CorpusError: it has none, or a file cannot be read.
+    """
+    if not folder.exists("config.yaml"):
+        return
+    corpus, reasons = loaded.config.corpus, Counter[str]()
+    first: dict[str, Any] | None = None
+    questions = 0
+    files = reader.expand(list(corpus.paths), folder.options)
+    for path in files:
+        for rows, quarantine in ingest.read(path, corpus, folder.options):
+            kinds = joining.kinds(rows)
+            if kinds["rows"]:
+                return
+            questions += kinds["questions"]
+            reasons.update(quarantine["reason"].to_pylist())
+            first = first or next(iter(quarantine.slice(0, 1).to_pylist()), None)
+    raise CorpusError(f"{nothing_usable(len(files), reasons, first, questions)}; {folder.path} is left as it was")
+
+
+def nothing_usable(files: int, reasons: Mapping[str, int], first: Mapping[str, Any] | None, questions: int) -> str:
+    """That a corpus has nothing to judge, and why: rows that were quarantined, by reason, the first of them, and
+    questions without an answer."""
+    said = f"{sum(reasons.values())} quarantined"
+    said += f" ({', '.join(f'{reason} {n}' for reason, n in Counter(reasons).most_common())})" if reasons else ""
+    said += f", {questions} questions without an answer" if questions else ""
+    if first is None:
+        return f"corpus: no usable row in {files} files: {said if questions else 'nothing is in them'}"
+    said += f"; the first is {first['source']}, line {first['line']}: {first['reason']}: {first['detail']}"
+    return f"corpus: no usable row in {files} files: {said}; `trustjudge validate` names each line"

@@ -148,6 +148,7 @@ def _checked(loaded: LoadedConfig) -> list[protocols.Protocol]:
     reader.expand(list(loaded.config.corpus.paths), folder.options)
     folder.probe()
     opening.refuse_another_format(loaded, folder)
+    opening.refuse_to_replace_by_nothing(loaded, folder)
     return asked
 
 
@@ -255,14 +256,9 @@ def _refuse_lost(folder: RunFolder, tasks: int, judgments: int, left: int) -> No
 
 def _nothing_usable(folder: RunFolder, sources: list[dict[str, Any]]) -> str:
     bad = folder.quarantine()
-    reasons = "" if bad is None else ", ".join(f"{reason} {n}" for reason, n in counted(bad["reason"]).items())
-    said = f"{0 if bad is None else bad.height} quarantined" + (f" ({reasons})" if reasons else "")
-    asked = sum(source["questions"] for source in sources)
-    said += f", {asked} questions without an answer" if asked else ""
-    if bad is not None:
-        first = bad.row(0, named=True)
-        said += f"; the first is {first['source']}, line {first['line']}: {first['reason']}: {first['detail']}"
-    return f"corpus: no usable row in {len(sources)} files: {said}; `trustjudge validate` names each line"
+    reasons = {} if bad is None else counted(bad["reason"])
+    first = None if bad is None else bad.row(0, named=True)
+    return opening.nothing_usable(len(sources), reasons, first, sum(source["questions"] for source in sources))
 
 
 def evaluate(folder: RunFolder, settings: AnalysisConfig) -> evaluation.Evaluation:
