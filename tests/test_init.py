@@ -11,6 +11,7 @@ from corpora import rows, write_corpus
 from shared_inputs import shared
 
 from trustjudge_ray import config, initial_config
+from trustjudge_ray.training.preference_filters import refuse_bad_filters
 
 
 @pytest.fixture(autouse=True)
@@ -254,6 +255,14 @@ def test_a_known_format_is_recognised_and_says_by_what():
     assert made["corpus"]["format"] == "fastchat"
     assert "answers.jsonl: answers (by question_id, model_id, choices)" in made["text"]
     assert made["rows"] == 2
+
+
+def test_pairs_are_to_be_labelled_and_not_every_one_of_them_kept():
+    made = init(write("pairs.jsonl", [{"prompt": f"Why {q}?", "chosen": "So.", "rejected": "No."} for q in range(3)]))
+    assert made["preferences"]["filters"]["both_orders_agree"] is True
+    refuse_bad_filters(made["preferences"]["filters"])
+    steps = [line.split()[2] for line in made["text"].splitlines() if line.startswith("#   trustjudge")]
+    assert steps == ["validate", "plan", "preferences", "export", "run"]
 
 
 def test_whatever_a_corpus_writes_the_configuration_says_only_what_it_should():

@@ -49,7 +49,7 @@ def text(found: Findings) -> str:
     asked = _protocols(found)
     sections = [_head(found, asked), _corpus(found), _judge(found), _asked(found, asked)]
     if not found.questions_only:
-        sections += [_plan(found, asked), _ANALYSIS]
+        sections += [_plan(found, asked), *([_FILTERS] if _labels(found) else []), _ANALYSIS]
     return "\n\n".join([*sections, _STORE, _CLUSTER]) + "\n"
 
 
@@ -83,6 +83,11 @@ def _protocols(found: Findings) -> list[str]:
     return asked if max(_per_question(found)) > 1 else asked[:1]
 
 
+def _labels(found: Findings) -> bool:
+    """Whether the corpus is one of preference pairs, to be labelled."""
+    return found.corpus.format in _PAIRS and max(_per_question(found)) > 1
+
+
 def _design(found: Findings) -> tuple[str, int]:
     """A design, and how many pairs of answers it asks about."""
     counts = _per_question(found)
@@ -110,12 +115,13 @@ def _all_judged(found: Findings) -> bool:
 
 
 def _head(found: Findings, asked: list[str]) -> str:
-    command = "answer" if found.questions_only else "run"
+    command = "answer" if found.questions_only else "preferences" if _labels(found) else "run"
     many = _judgments(found, asked)
     count = ("" if found.whole and _all_judged(found) else "at most " if found.whole else "more than ") + f"{many:,}"
     few = max(1, 200 * len(_per_question(found)) // many)
     small = f" --limit {few - few % 10 or few}" if many > _SLOW else ""
-    does = "lets the model answer" if found.questions_only else f"judges, and writes {_line(found.out)}/report.html"
+    writes = f"{_line(found.out)}/{'preferences' if _labels(found) else 'report'}.html"
+    does = "lets the model answer" if found.questions_only else f"judges, and writes {writes}"
     told = _comment(
         "Made by `trustjudge init`. It runs as it is: the model is the small one that comes with the extra `cpu`, good "
         "for trying everything out and too weak for anything else. With this file as my.yaml:"
@@ -125,8 +131,9 @@ def _head(found: Findings, asked: list[str]) -> str:
         f"#   trustjudge plan my.yaml        what a run comes to: here {count} judgments",
         f"#   trustjudge {command} my.yaml{small}".ljust(33) + f"  {does}",
     ]
-    if found.corpus.format in _PAIRS:
-        steps.append("#   trustjudge preferences my.yaml labels the pairs for training, beside or instead of `run`")
+    if _labels(found):
+        steps.append(f"#   trustjudge export {_line(found.out)} trl-conversational pairs.parquet")
+        steps.append("#   trustjudge run my.yaml         from the same judgments a ranking and a report on the judge")
     warned = [_comment(f"LOOK AT THIS: {warning}") for warning in found.guess.warnings]
     return "\n".join([told, *steps, *warned, f"out: {yaml_text(found.out)}"])
 
@@ -235,6 +242,14 @@ _ANALYSIS = """# Which numbers are computed; `trustjudge evaluate` computes othe
 #   tolerances: [0, 0.05, 0.1]   # gaps below which two scores or verdicts count as tied
 #   k: [3, 4, 5]                 # sizes of the answer subsets of the non-transitivity ratio
 #   covariates: [length]         # also rate at equal length"""
+
+_FILTERS = """# Which pairs are kept for training; the others are in OUT/preferences-dropped, each with its reason.
+preferences:
+  filters:
+    both_orders_agree: true  # the verdict is the same whichever answer is shown first
+    min_margin: 0.2          # chance that the one wins, less that the other does
+    min_label_mass: 0.5      # less of it, and the judge wanted to say something else
+    no_cycle: true           # the answers to a prompt do not beat each other in a circle"""
 
 _STORE = """# Judgments shared by runs: the next one, with another model, judges only what is new.
 # store: runs/judgments"""
