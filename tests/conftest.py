@@ -11,7 +11,6 @@ pytest_plugins = ["engine_fixtures", "cluster_fixtures", "s3_fixtures", "openai_
 _LAST = ("ray", "engine", "s3", "browser", "demo")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Quick tests first, then those that need Ray, an engine, an S3 server, a browser, the whole demo; heavy ones and
     trainings only if they are asked for by their marker."""
@@ -20,9 +19,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out = [item for item in items if item.get_closest_marker(marker)]
             items[:] = [item for item in items if item not in left_out]
             config.hook.pytest_deselected(items=left_out)
-
-    for item in items:  # on two processes those of a group stay together: one Ray, one of each engine, one S3 server
-        item.add_marker(pytest.mark.xdist_group("ray" if item.get_closest_marker("ray") else "others"))
 
     def weight(item: pytest.Item) -> int:
         return max((i + 1 for i, name in enumerate(_LAST) if item.get_closest_marker(name)), default=0)
