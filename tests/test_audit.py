@@ -54,8 +54,14 @@ def within(card, set, name, planted):
     [
         ("perfect", {"false_accept": 0.0, "false_reject": 0.0, "auc": 1.0, "acquiescence": 0.0}, {"PASS"}),
         ("always yes", {"false_accept": 1.0, "false_reject": 0.0, "auc": 0.5, "acquiescence": 1.0}, {"BLOCK"}),
-        ("random", {"false_accept": 0.5, "false_reject": 0.5, "auc": 0.5, "acquiescence": 0.0}, {"BLOCK"}),
-        ("coin", {"false_accept": 0.25, "false_reject": 0.25, "auc": 0.75, "acquiescence": 0.0}, {"WARN"}),
+        pytest.param(
+            *("random", {"false_accept": 0.5, "false_reject": 0.5, "auc": 0.5, "acquiescence": 0.0}, {"BLOCK"}),
+            marks=pytest.mark.heavy,
+        ),
+        pytest.param(
+            *("coin", {"false_accept": 0.25, "false_reject": 0.25, "auc": 0.75, "acquiescence": 0.0}, {"WARN"}),
+            marks=pytest.mark.heavy,
+        ),
     ],
 )
 def test_a_planted_judge_is_found_out(folder, name, planted, says):

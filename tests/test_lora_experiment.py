@@ -36,6 +36,7 @@ def tiny_folder(tmp_path_factory):
 
 
 @pytest.mark.ray
+@pytest.mark.heavy
 def test_arms_on_ray_are_what_they_are_here_and_a_failed_one_says_why(local_ray, tiny_folder, material, tokenizer):
     from trustjudge_ray.audit import lora
 

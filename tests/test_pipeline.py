@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from trustjudge_ray.config import ClusterConfig, ConfigError, PlanConfig
 from trustjudge_ray.judging import plan
+from trustjudge_ray.judging.base import RunError
 from trustjudge_ray.pipeline import session, watch
 from trustjudge_ray.pipeline.blocks import packed, unpacked
 from trustjudge_ray.pipeline.shards import Cut, readers, shards
 from trustjudge_ray.schema import TASK_TEXTS, check
 from trustjudge_ray.store import RunFolder
+
+
+def test_a_ray_that_does_not_start_is_one_message():
+    with pytest.raises(RunError, match="Ray does not start on this machine: .*object store"):
+        session.start(ClusterConfig(object_store_gb=0.01))
 
 
 @given(st.integers(0, 3000), st.integers(1, 70), st.integers(1, 40))

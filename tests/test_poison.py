@@ -55,7 +55,7 @@ def judge_processes() -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("death", ["kill", "gone"])
+@pytest.mark.parametrize("death", ["kill", pytest.param("gone", marks=pytest.mark.heavy)])
 def test_a_judgment_that_kills_the_engine_fails_with_a_reason_and_all_others_are_judged(
     tmp_path: Path, local_ray: None, death: str
 ):
@@ -92,7 +92,7 @@ def test_an_engine_that_dies_whenever_it_loads_ends_the_run_with_one_message(tmp
         runs.judge(given, lambda *_: None)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.heavy)])
 def test_a_judge_that_is_told_to_end_is_replaced_and_nothing_fails(
     tmp_path: Path, local_ray: None, number: signal.Signals
 ):
@@ -117,6 +117,7 @@ def test_a_judge_that_is_told_to_end_is_replaced_and_nothing_fails(
     assert [p for p in (tmp_path / "run").rglob("*") if ".tmp-" in p.name] == []
 
 
+@pytest.mark.heavy
 def test_a_pool_grows_to_its_most_and_no_further(tmp_path: Path, local_ray: None):
     given = loaded(
         tmp_path,

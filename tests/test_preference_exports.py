@@ -57,8 +57,13 @@ def written(tmp_path, name, rows=ROWS, ending="jsonl"):
     path = str(tmp_path / f"{name}.{ending}")
     with open(path, "wb") as sink:
         parts = [from_rows([part], PREFERENCES) for part in rows]
-        exports.write(parts, name, path, sink)
+        exports.write(lambda: parts, name, path, sink)
     return path
+
+
+def exported(tmp_path, name, rows):
+    """The rows of the file that these pairs become, each pair a part of its own."""
+    return [json.loads(line) for line in Path(written(tmp_path, name, rows)).read_text("utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
@@ -69,12 +74,9 @@ def test_datasets_loads_every_export_from_both_kinds_of_file_with_equal_rows(tmp
     path = written(tmp_path, name, ending=ending)
     found = datasets.load_dataset(kind, data_files=path, split="train", cache_dir=str(tmp_path / "cache"))
     assert set(found.column_names) == set(exports.SCHEMAS[name].names)
-    expected = [r for part in ROWS if part["keep"] for r in exports.EXPORTS[name]([part], exports.Place())]
-    told = found.to_list()
-    for place, (mine, theirs) in enumerate(zip(expected, told, strict=True)):
-        if name == "verl":
-            mine["extra_info"]["index"] = place
-        assert theirs == mine
+    kept = [part for part in ROWS if part["keep"]]
+    marks = exports.SELECTIONS[name](kept).marks if name in exports.SELECTIONS else None
+    assert found.to_list() == exports.EXPORTS[name](kept, exports.Place(marks=marks))
 
 
 def test_what_was_dropped_is_in_no_export(tmp_path):
@@ -106,12 +108,13 @@ def test_several_turns_of_an_answer_keep_their_order():
     assert told["chosen"] == turns
 
 
-def test_an_answer_that_wins_and_loses_alike_is_no_example_for_kto():
+def test_an_answer_that_wins_and_loses_alike_is_no_example_for_kto(tmp_path):
     rows = [row("best", "middle"), row("middle", "worst"), row("best", "worst")]
-    told = {r["completion"][0]["content"]: r["label"] for r in exports.kto(rows, exports.Place())}
+    told = {r["completion"][0]["content"]: r["label"] for r in exported(tmp_path, "kto", rows)}
     assert told == {"best": True, "worst": False}
-    other = exports.kto([row("best", "worst"), row("worst", "best", [user("Which is worst?")])], exports.Place())
-    assert sorted(r["label"] for r in other) == [False, False, True, True], "another prompt is another answer"
+    other = [row("best", "worst"), row("worst", "best", [user("Which is worst?")])]
+    labels = [r["label"] for r in exported(tmp_path, "kto", other)]
+    assert sorted(labels) == [False, False, True, True], "another prompt is another answer"
 
 
 def test_verl_has_one_row_a_prompt_with_all_that_compute_score_needs(tmp_path):
@@ -119,7 +122,8 @@ def test_verl_has_one_row_a_prompt_with_all_that_compute_score_needs(tmp_path):
     path = tmp_path / "verl.parquet"
     with path.open("wb") as sink:
         parts = [from_rows(rows[:2], PREFERENCES), from_rows(rows[2:], PREFERENCES)]
-        assert exports.write(parts, "verl", str(path), sink, "mine") == 2
+        done = exports.write(lambda: parts, "verl", str(path), sink, "mine")
+    assert (done.rows, done.counts) == (2, {"prompts": 2, "other_pairs": 1})
     table = pq.read_table(path)
     assert table.column_names == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
     first, second = table.to_pylist()
@@ -128,6 +132,54 @@ def test_verl_has_one_row_a_prompt_with_all_that_compute_score_needs(tmp_path):
     assert (first["extra_info"]["pair_id"], first["extra_info"]["prompt"]) == ("b", first["prompt"])
     assert [first["extra_info"]["index"], second["extra_info"]["index"]] == [0, 1]
     assert second["prompt"] == LONG
+
+
+def drawn_pairs(seed, pairs=60):
+    """Pairs of few prompts and few answers, so that most meet again, with every fifth p alike."""
+    rng = np.random.default_rng(seed)
+    for i in range(pairs):
+        chosen, rejected = rng.choice(["a", "b", "c", "a "], 2, replace=False)
+        prompt, p = [user(f"ask {rng.integers(6)}")], 0.75 if i % 5 == 0 else rng.uniform(0.5, 1)
+        yield row(str(chosen), str(rejected), prompt, keep=i % 7 != 3, p=float(p), pair_id=str(i))
+
+
+def answers_by_hand(pairs):
+    """(prompt, answer) → (wins, losses)."""
+    tally = {}
+    for pair in (pair for pair in pairs if pair["keep"]):
+        for side in ("chosen", "rejected"):
+            told = tally.setdefault((pair["prompt"][0]["content"], pair[side][0]["content"]), [0, 0])
+            told[side == "rejected"] += 1
+    return tally
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_answer_of_a_prompt_is_not_written_again_from_another_part_of_the_run(tmp_path, seed):
+    pairs = list(drawn_pairs(seed))
+    tally = answers_by_hand(pairs)
+    told = exported(tmp_path, "kto", pairs)
+    found = [(r["prompt"][0]["content"], r["completion"][0]["content"], r["label"]) for r in told]
+    assert sorted(found) == sorted((*key, won > lost) for key, (won, lost) in tally.items() if won != lost)
+    both = sum(won > 0 and lost > 0 for won, lost in tally.values())
+    even = sum(won == lost for won, lost in tally.values())
+    counts = exports.answers_once([pair for pair in pairs if pair["keep"]]).counts
+    assert counts == {"answers": len(tally), "won_and_lost": both, "even": even}
+    assert len(found) == counts["answers"] - counts["even"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_prompt_is_not_written_again_for_verl_from_another_part_and_its_surest_pair_stands_for_it(tmp_path, seed):
+    pairs = [pair for pair in drawn_pairs(seed) if pair["keep"]]
+    best = {}
+    for pair in pairs:
+        prompt = pair["prompt"][0]["content"]
+        if prompt not in best or pair["p"] > best[prompt]["p"]:
+            best[prompt] = pair
+    told = exported(tmp_path, "verl", pairs)
+    assert {r["prompt"][0]["content"]: r["extra_info"]["pair_id"] for r in told} == {
+        prompt: pair["pair_id"] for prompt, pair in best.items()
+    }
+    assert [r["extra_info"]["index"] for r in told] == list(range(len(best)))
 
 
 def test_a_reward_row_has_the_margin_of_its_pair():
@@ -172,6 +224,19 @@ def test_nothing_kept_is_an_error_and_no_empty_file(tmp_path):
             preference_folder(tmp_path, 0), "trl", str(tmp_path / "x.jsonl"), PreferencesConfig(), AnalysisConfig()
         )
     assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_pairs_that_all_contradict_each_other_are_an_error_for_kto_and_no_empty_file(tmp_path):
+    folder = preference_folder(tmp_path, 0)
+    pairs = [row("a", "b"), row("b", "a")]
+    folder.write_table("preferences/part-000.parquet", from_rows(pairs, PREFERENCES))
+    folder.write_json("data_card.json", folder.read_json("data_card.json") | {"counts": {"kept": 2}})
+    out = tmp_path / "x.parquet"
+    with pytest.raises(RunError, match="nothing is left for kto: .*'even': 2"):
+        labelling_preferences.export(folder, "kto", str(out), PreferencesConfig(), AnalysisConfig())
+    assert not out.exists()
+    told = labelling_preferences.export(folder, "trl", str(out), PreferencesConfig(), AnalysisConfig())
+    assert (told["rows"], told["counts"]) == (2, {})
 
 
 @pytest.fixture(scope="module")

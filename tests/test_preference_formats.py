@@ -275,3 +275,27 @@ def test_a_parquet_file_gives_the_same_responses_as_json_lines(tmp_path, format)
     expected, refused = file_of(format)
     assert rows.select(columns).to_pylist() == [{name: row[name] for name in columns} for row in expected]
     assert [(row["line"], row["reason"]) for row in bad.to_pylist()] == refused
+
+
+def test_a_prompt_that_is_an_empty_list_is_no_question_that_a_judge_or_trainer_could_read():
+    rows, bad = parsed("prompt-responses", {"prompt": [], "responses": ["a", "b"]})
+    assert (rows, bad) == ([], [(1, "missing_field")])
+
+
+@pytest.mark.parametrize(
+    ("format", "content"),
+    [
+        ("trl", {"prompt": " ", "chosen": "a", "rejected": "b"}),
+        (
+            "trl-conversational",
+            {"prompt": [{"role": "system", "content": "s"}], "chosen": [assistant("a")], "rejected": [assistant("b")]},
+        ),
+        ("ultrafeedback", {"instruction": "", "completions": [{"response": "a"}, {"response": "b"}]}),
+    ],
+)
+def test_a_prompt_in_which_the_user_says_nothing_is_flagged_and_others_are_not(format, content):
+    rows, bad = parsed(format, content)
+    assert bad == []
+    assert [json.loads(row["meta_json"]).get("flags") for row in rows] == [["no_question"]] * 2
+    asked, _ = parsed("trl", {"prompt": "ask", "chosen": "a", "rejected": "b"})
+    assert all("flags" not in json.loads(row["meta_json"]) for row in asked)

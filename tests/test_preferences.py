@@ -325,6 +325,33 @@ def test_a_pair_that_a_budget_left_unjudged_is_in_the_side_table(tmp_path):
     assert (card["counts"]["kept"], card["counts"]["dropped"]) == (2, {"not_judged": 2})
 
 
+def test_the_card_counts_the_failures_of_its_judge_alone_and_of_what_was_asked_alone(tmp_path):
+    first = [row for q in range(4) for row in judged((0.9, 0.1, 0), (0.9, 0.1, 0), q)]
+    first[0] |= {"status": "engine_error"}
+    said, by = {"chosen": "ok", "rejected": "too_long"}, PROTOCOLS["score"].name
+    scores = [score(0, side, (0, 0, 0, 1, 0), status=status, protocol=by) for side, status in said.items()]
+    others = [row | {"judge": "other", "status": "engine_error"} for row in first]
+    empty = [row | {"status": "empty_response"} for row in judged((0.9, 0.1, 0), (0.9, 0.1, 0), 5)]
+    answers = [row for q in (0, 1, 2, 3, 5) for row in pair(q)]
+    folder = judged_folder(str(tmp_path), first + scores + empty + others, answers, unjudged=["000007"])
+    card = labelling_preferences.write(folder, PreferencesConfig(judge="j"), AnalysisConfig())
+    counts = card["counts"]
+    assert (counts["judgments"], counts["failed"]) == (7 + 2, {"engine_error": 1, "too_long": 1})
+    assert any("failed on 2 of 9 judgments" in line for line in card["cautions"])
+
+
+def test_the_card_says_of_the_run_what_its_manifest_says(tmp_path):
+    judgments = [row for q in range(3) for row in judged((0.9, 0.1, 0), (0.9, 0.1, 0), q)]
+    folder = judged_folder(str(tmp_path), judgments, [row for q in range(3) for row in pair(q)])
+    assert labelling_preferences.write(folder, PreferencesConfig(), AnalysisConfig())["run"] is None
+    manifest = {"trustjudge_ray": "9.8.7", "judges": {"j": {"engine": "vllm", "model": "org/judge"}}}
+    folder.write_json("manifest.json", manifest | {"corpus": {"files": [{"source": "some/pairs.jsonl", "rows": 3}]}})
+    card = labelling_preferences.write(folder, PreferencesConfig(), AnalysisConfig())
+    assert card["run"] == {"tool": "9.8.7", "engine": "vllm", "model": "org/judge", "corpus": ["some/pairs.jsonl"]}
+    page = folder.read_bytes("preferences.html").decode("utf-8")
+    assert all(words in page for words in ("9.8.7", "org/judge", "some/pairs.jsonl", 'href="manifest.json"'))
+
+
 def test_pairs_written_part_by_part_are_those_of_one_go_and_cycles_cross_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(labelling_preferences, "_BYTES_AT_ONCE", 1)
     circle = [("x", "y"), ("y", "z"), ("z", "x")] * 4
@@ -366,6 +393,17 @@ def test_a_line_is_not_readable_only_where_nothing_of_it_was_and_counts_once(tmp
     assert (counts["rows"], counts["quarantined"]) == (4, {"duplicate_row": 1, "not_json": 1})
 
 
+def test_a_run_of_the_first_questions_alone_does_not_pass_its_own_lines_off_as_those_of_the_files(tmp_path):
+    folder = judged_folder(str(tmp_path), judged((0.9, 0.1, 0), (0.9, 0.1, 0)), pair())
+    rows = [{"source": "test", "line": line, "reason": "not_json"} for line in (8, 9)]
+    folder.write_table("quarantine/files.parquet", from_rows(rows, QUARANTINE))
+    for text, expected in (("out: x\n", 3), ("run: {limit: 1}\n", None), ("run: {limit: null}\n", 3), ("run:\n", 3)):
+        folder.write_bytes("config.yaml", text.encode())
+        card = labelling_preferences.write(folder, PreferencesConfig(), AnalysisConfig())
+        assert card["counts"]["rows"] == expected
+        assert any("run.limit" in line for line in card["cautions"]) is (expected is None)
+
+
 def test_an_export_is_of_the_filters_that_are_asked_for_whatever_was_written_before(tmp_path):
     judgments = [row for q in range(4) for row in judged((0.5 + q / 10, 0.2, 0.1), (0.5, 0.2, 0.1), q)]
     folder = judged_folder(str(tmp_path), judgments, [row for q in range(4) for row in pair(q)])
@@ -373,6 +411,11 @@ def test_an_export_is_of_the_filters_that_are_asked_for_whatever_was_written_bef
         asked = PreferencesConfig(filters={"min_margin": least})
         told = labelling_preferences.export(folder, "trl", str(tmp_path / "x.jsonl"), asked, AnalysisConfig())
         assert told["rows"] == rows
+    before = {name: folder.read_bytes(name) for name in folder.names("")}
+    none = PreferencesConfig(filters={"min_margin": 0.99})
+    with pytest.raises(RunError, match="no pair is kept, so there is nothing to export: min_margin 4"):
+        labelling_preferences.export(folder, "trl", str(tmp_path / "y.jsonl"), none, AnalysisConfig())
+    assert {name: folder.read_bytes(name) for name in folder.names("")} == before
 
 
 def test_an_export_by_another_judge_is_not_taken_for_one_by_the_first(tmp_path):

@@ -2,23 +2,20 @@
 
 import asyncio
 import importlib.util
-import json
-import math
 import pickle
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_judges import small_judge
 
 from trustjudge_ray.config import ConfigError
+from trustjudge_ray.judging.base import JudgeError
 from trustjudge_ray.training import adapters
 from trustjudge_ray.training.adapters import openrlhf, verl
 from trustjudge_ray.training.adapters.trl import AsyncTrlReward, TrlReward, said
@@ -82,8 +79,10 @@ def test_trl_rewards_are_the_same_awaited_and_conversational(config):
 
 
 def test_a_conversational_completion_is_what_the_assistant_said():
-    turns = [turn("assistant", "One."), turn("tool", "42"), turn("assistant", None), turn("assistant", "Two.")]
+    called = {"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}
+    turns = [turn("assistant", "One."), called, turn("tool", "42"), turn("assistant", None), turn("assistant", "Two.")]
     assert said(turns) == "One.\n\nTwo."
+    assert adapters.plain_messages([called]) == (turn("assistant", ""),)
 
 
 def test_trl_finds_groups_by_equal_prompts_wherever_they_stand_in_the_batch(config):
@@ -94,6 +93,12 @@ def test_trl_finds_groups_by_equal_prompts_wherever_they_stand_in_the_batch(conf
         *(grouped(["one"] * 2, ["worst", "best"])[:1] + grouped(["two"] * 2, ["best", "middle"])[:1]),
         *(grouped(["one"] * 2, ["worst", "best"])[1:] + grouped(["two"] * 2, ["best", "middle"])[1:]),
     ]
+
+
+def test_a_batch_without_any_reward_is_not_trained_on_in_silence(config):
+    anchored = TrlReward(with_rewards(config, "{mode: anchor}"), reference="solution")
+    with pytest.warns(RuntimeWarning, match="none of 2 completions has a reward: no_reference 2; .* column 'solution'"):
+        assert anchored(["Why?"] * 2, ["so", "or so"], reference=["because"] * 2) == [None, None]
 
 
 def test_trl_takes_references_from_the_column_that_is_named(config):
@@ -108,7 +113,8 @@ def test_trl_takes_references_from_the_column_that_is_named(config):
 def test_a_reference_that_is_no_text_is_refused_and_its_python_form_is_never_compared_with(config):
     asked = (["Why?"], ["middle"])
     scored = TrlReward(config)(*asked)
-    assert TrlReward(config)(*asked, reference=[float("nan")]) == scored
+    for missing in (float("nan"), np.float64("nan"), np.float32("nan"), Decimal("nan")):
+        assert TrlReward(config)(*asked, reference=[missing]) == scored
     assert verl.compute_scores(["x"], ["middle"], [np.nan], [{"prompt": "Why?"}], config=config) == scored
     assert TrlReward(config)(*asked, reference=[0]) == pytest.approx([0.5])
     assert TrlReward(config)(*asked, reference=[[{"type": "text", "text": "so"}]]) == pytest.approx([0.5])
@@ -234,115 +240,6 @@ def test_a_query_that_does_not_begin_with_its_prompt_is_refused_and_not_judged_w
         openrlhf.completion("Another prompt: a", "P:")
 
 
-@contextmanager
-def service(answers: list[tuple[int, dict[str, str], Any]]) -> Iterator[tuple[str, list[Any]]]:
-    """An HTTP server on this machine that gives these answers one after the other, and what it was asked."""
-    asked: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append((self.path, self.headers.get("Authorization"), json.loads(body)))
-            status, headers, answer = answers[len(asked) - 1]
-            said = json.dumps(answer).encode()
-            self.send_response(status)
-            for name, value in ({"Content-Length": str(len(said))} | headers).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(said)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-ASKED = [RewardRequest((turn("user", "Why?"),), "so", "because"), RewardRequest((turn("user", "Why?"),), "", group="g")]
-GIVEN = [
-    {"value": 0.75, "status": "ok", "calls": 2, "details": {"p_win": 0.75, "label_mass": None}},
-    {"value": None, "status": "empty_response", "calls": 0, "details": {}},
-]
-
-
-def test_the_client_comes_again_when_the_service_is_full_and_keeps_a_missing_reward_missing():
-    with service([(429, {"Retry-After": "0"}, {}), (200, {}, {"rewards": GIVEN})]) as (url, asked):
-        found = adapters.RewardClient(url, token="secret").rewards(ASKED)
-    assert [(reward.value, reward.status, reward.calls) for reward in found] == [
-        (0.75, "ok", 2),
-        (None, "empty_response", 0),
-    ]
-    assert found[0].details == {"p_win": 0.75}
-    messages = [{"role": "user", "content": "Why?"}]
-    wanted = [
-        {"messages": messages, "completion": "so", "reference": "because"},
-        {"messages": messages, "completion": "", "group": "g"},
-    ]
-    assert asked == [("/v1/reward", "Bearer secret", {"requests": wanted})] * 2
-
-
-def test_a_large_batch_is_sent_in_parts_that_cut_no_group_and_comes_back_in_order():
-    requests = [RewardRequest((turn("user", f"q{i % 3}"),), f"answer {i}") for i in range(9)]
-
-    parts = [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
-    given = [
-        (200, {}, {"rewards": [{"value": float(i), "status": "ok", "calls": 1, "details": {}} for i in part]})
-        for part in parts
-    ]
-    with service(given) as (url, asked):
-        found = adapters.RewardClient(url, most=5).rewards(requests)
-    assert [[int(row["completion"].split()[1]) for row in body["requests"]] for _, _, body in asked] == parts
-    assert [reward.value for reward in found] == [float(i) for i in range(9)]
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        ((400, {}, {"error": "no messages"}), "HTTP 400: .*no messages"),
-        ((200, {}, {"rewards": GIVEN[:1]}), "1 rewards for 2 requests"),
-        ((200, {}, {"result": []}), "no rewards in its answer"),
-        *(
-            ((200, {}, {"rewards": [GIVEN[0], GIVEN[1] | {"value": value}]}), "no rewards in its answer")
-            for value in (math.nan, "0.5", True)
-        ),
-        ((200, {"Content-Length": "9999"}, {"rewards": GIVEN}), ".*is the reward service running"),
-        ((503, {"Retry-After": "0"}, {"error": "starting"}), "HTTP 503: .*starting"),
-    ],
-)
-def test_an_answer_without_rewards_is_an_error_that_names_the_service(answer, message):
-    with (
-        service([answer] * 2) as (url, _),
-        pytest.raises(adapters.RewardServiceError, match=f"{url}/v1/reward: {message}"),
-    ):
-        adapters.RewardClient(url, tries=2).rewards(ASKED)
-
-
-def test_a_token_that_no_header_can_hold_is_refused_without_being_shown():
-    for token in ("secret of a file\n", "s\u00e9cret", "secret\r\nX-Other: 1"):
-        with pytest.raises(ConfigError, match="TRUSTJUDGE_SERVICE_TOKEN: the token holds") as told:
-            adapters.RewardClient("http://127.0.0.1:1", token=token)
-        assert "cret" not in str(told.value)
-
-
-def test_a_service_that_is_not_there_is_an_error_that_asks_whether_it_runs():
-    with service([]) as (url, _):
-        pass
-    with pytest.raises(adapters.RewardServiceError, match="is the reward service running"):
-        adapters.RewardClient(url).rewards(ASKED)
-
-
-def test_a_trainer_is_pointed_at_a_service_by_its_address():
-    with service([(200, {}, {"rewards": GIVEN})] * 2) as (url, asked):
-        assert TrlReward(url)(["Why?"] * 2, ["so", ""]) == [0.75, None]
-        assert asyncio.run(AsyncTrlReward(url)(["Why?"] * 2, ["so", ""])) == [0.75, None]
-    assert len(asked) == 2
-
-
 def test_without_configuration_or_with_a_wrong_one_the_message_says_what_would_be_right(monkeypatch, config):
     monkeypatch.delenv(adapters.WHERE, raising=False)
     with pytest.raises(ConfigError, match="TRUSTJUDGE_REWARD is not set"):
@@ -351,6 +248,23 @@ def test_without_configuration_or_with_a_wrong_one_the_message_says_what_would_b
         adapters.source(with_rewards(config, "{modus: score}"))
     with pytest.raises(ConfigError, match="rewards.scale: got 'percent'"):
         adapters.source(with_rewards(config, "{scale: percent}"))
+
+
+def test_a_judge_over_several_machines_is_refused_in_a_trainers_process_with_the_way_to_have_it(tmp_path):
+    path = tmp_path / "rewards.yaml"
+    path.write_text("cluster: {placement: pack, gpus_per_replica: 2, tensor_parallel: 2}")
+    with pytest.raises(ConfigError, match=r"cluster.placement: got 'pack'.*'node', or .*trustjudge serve-rewards"):
+        adapters.from_config(path)
+
+
+@pytest.mark.engine
+def test_a_judge_is_split_in_a_trainers_process_as_configured_and_not_loaded_whole_on_one_gpu(tmp_path):
+    """The number of heads cannot be split in two, which the engine finds out only if it is asked to split."""
+    model = small_judge(tmp_path / "judge", num_attention_heads=3, hidden_size=96)
+    path = tmp_path / "rewards.yaml"
+    path.write_text(f"judge: {{model: {model}}}\ncluster: {{tensor_parallel: 2}}")
+    with pytest.raises(JudgeError, match="heads .*divisible by tensor parallel size"):
+        adapters.from_config(path)
 
 
 def test_a_protocol_of_ones_own_is_named_by_its_path(config, tmp_path):

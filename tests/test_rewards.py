@@ -431,6 +431,26 @@ def test_settings_that_make_no_sense_are_refused_with_what_would_be_right(settin
         rewarder({}, **settings)
 
 
+def test_a_text_that_is_none_is_named_and_fails_nobody_elses_call():
+    rewards, judge = rewarder({}, mode="score", gather_seconds=0.05)
+    for bad, field in [
+        (request("half \ud83d"), r"requests\[1\].completion: half of a surrogate pair at 5"),
+        (request("a", question="\udcff"), r"requests\[1\].messages\[0\]"),
+        (request("a", reference="\ud83d"), r"requests\[1\].reference"),
+    ]:
+        with pytest.raises(RewardError, match=field):
+            rewards.rewards([request("fine"), bad])
+    assert judge.asked == []
+
+    async def calls() -> list[Any]:
+        asked = [rewards.arewards([one]) for one in (request("\ud83d"), request("fine"))]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    broken, (fine,) = asyncio.run(calls())
+    assert isinstance(broken, RewardError)
+    assert fine.status == "ok"
+
+
 def test_the_default_settings_have_no_fault():
     assert reward_faults(RewardConfig()) == []
 

@@ -1,27 +1,25 @@
 """The reward service on a real Ray Serve with the scripted judge: under load, in a flood, when its judge is killed."""
 
 import asyncio
-import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+from s3_fixtures import free_port
+from served import as_request, body, config_of
 
 from trustjudge_ray.config import ConfigError
-from trustjudge_ray.serving_config import ServingConfig, loads
-from trustjudge_ray.training.rewards import RewardRequest
+from trustjudge_ray.serving_config import ServingConfig
+from trustjudge_ray.training.adapters import RewardClient
 
 pytestmark = [
     pytest.mark.ray,
@@ -30,23 +28,6 @@ pytestmark = [
 
 TOKEN = "a-token-of-this-test-alone"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
-
-
-def config_of(port: int, **serve: Any) -> ServingConfig:
-    given = {
-        "judge": {"engine": "scripted", "scripted": {"seconds_per_batch": 0.05, "noise": 0.3, "poison": "KILLER"}},
-        "serve": {"port": port, "max_batch": 8, "max_queue": 64, "max_requests": 64, "deadline": 40, "grace": 3}
-        | serve,
-        "cluster": {"cpus_per_replica": 0.5},
-    }
-    given["serve"] |= serve
-    return loads(json.dumps(given), "test")
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
 
 
 @dataclass
@@ -62,13 +43,17 @@ class Running:
 
         return [reward.value for reward in service.build(self.config).rewards(list(map(as_request, completions)))]
 
-    def judge(self) -> psutil.Process:
-        """The process that holds the judge, among those that this test's Ray started."""
-        (found,) = [
+    def processes(self, kind: str) -> list[psutil.Process]:
+        """Those that are the front, or hold a judge, among what this test's Ray started."""
+        return [
             process
             for process in psutil.Process().children(recursive=True)
-            if "ServeReplica:trustjudge-rewards:Judging" in " ".join(process.cmdline())
+            if f"ServeReplica:trustjudge-rewards:{kind}" in " ".join(process.cmdline())
         ]
+
+    def judge(self) -> psutil.Process:
+        """The process that holds the judge."""
+        (found,) = self.processes("Judging")
         return found
 
     def client(self) -> httpx.AsyncClient:
@@ -88,14 +73,6 @@ def running(local_ray: None) -> Iterator[Running]:
     config = config_of(free_port())
     with service.serving(config, TOKEN) as url:
         yield Running(url, config, Path(ray.get_runtime_context().get_temp_dir()))
-
-
-def as_request(completion: str) -> RewardRequest:
-    return RewardRequest(({"role": "user", "content": "Say something."},), completion)
-
-
-def body(*completions: str) -> dict[str, Any]:
-    return {"requests": [{"messages": list(as_request(c).messages), "completion": c} for c in completions]}
 
 
 def rewards(answer: httpx.Response) -> list[float | None]:
@@ -238,36 +215,17 @@ def test_a_service_that_would_listen_elsewhere_than_it_says_or_to_others_without
     assert running.post("still there").status_code == 200
 
 
-@pytest.mark.slow
-def test_the_command_serves_until_sigterm_answers_what_it_took_in_and_leaves_nothing(tmp_path):
-    config = asdict(config_of(free_port(), deadline=20))
-    config["judge"]["scripted"]["seconds_per_batch"] = 1.0
-    path, url = tmp_path / "rewards.yaml", f"http://127.0.0.1:{config['serve']['port']}"
-    path.write_text(json.dumps(config), "utf-8")
-    command = "from trustjudge_ray.commands.serving import serve_rewards as serve; serve()"
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    with subprocess.Popen(
-        [sys.executable, "-c", command, str(path)], stderr=subprocess.PIPE, env=environment
-    ) as process:
-        assert process.stderr is not None
-        said = b""
-        while b"Ctrl-C ends the service" not in said:
-            line = process.stderr.readline()
-            assert line, said.decode()
-            said += line
-        mine = psutil.Process(process.pid).children(recursive=True)
+def test_a_front_that_is_killed_costs_a_client_that_had_rewards_no_answer(running):
+    client = RewardClient(running.url, TOKEN)
+    assert [reward.value for reward in client.rewards([as_request("before")])] == running.expected("before")
+    names = [f"in flight {i}" for i in range(24)]
+    (front,) = running.processes("Front")
 
-        async def scene() -> list[int]:
-            async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-                taken_in = asyncio.create_task(client.post("/v1/reward", json=body("a", "b")))
-                await asyncio.wait([taken_in], timeout=0.3)
-                process.send_signal(signal.SIGTERM)
-                return [(await taken_in).status_code]
+    async def scene() -> list[float | None]:
+        asked = [asyncio.create_task(client.arewards([as_request(name)])) for name in names]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        front.kill()
+        return [reward.value for (reward,) in await asyncio.gather(*asked)]
 
-        assert asyncio.run(scene()) == [200]
-        _, rest = process.communicate(timeout=60)
-    assert process.returncode == 0, (said + rest).decode()
-    assert mine
-    assert psutil.wait_procs(mine, timeout=10)[1] == []
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/healthz")
+    assert asyncio.run(scene()) == pytest.approx(running.expected(*names), rel=1e-12, abs=0)
+    assert not front.is_running()

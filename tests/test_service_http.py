@@ -410,6 +410,8 @@ def test_more_open_requests_than_may_be_are_told_to_come_again():
         ("serve.max_requests=5000", "serve.max_requests: got 5000; 1 to serve.max_queue"),
         ("serve.max_wait=60", "fewer than serve.deadline"),
         ("serve.host=", "serve.host"),
+        ("serve.batch_timeout=0", "serve.batch_timeout: got 0.0; seconds, more than 0"),
+        ("serve.batch_timeout=.nan", "serve.batch_timeout: got nan"),
         ("rewards.mode=best", "rewards.mode: got 'best'"),
         ("rewards.modes=score", "unknown key 'modes'"),
         ("judge.modle=x", "unknown key 'modle'"),

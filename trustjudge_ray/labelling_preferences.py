@@ -14,12 +14,14 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import yaml
 
 from trustjudge_ray import lease, runs
 from trustjudge_ray.config import AnalysisConfig, ConfigError, LoadedConfig, judge_name
 from trustjudge_ray.judging import protocols
-from trustjudge_ray.judging.base import RunError
+from trustjudge_ray.judging.base import JUDGE_FAILURES, RunError
 from trustjudge_ray.judging.protocols import Protocol
+from trustjudge_ray.manifest import counted
 from trustjudge_ray.preferences_config import PreferencesConfig
 from trustjudge_ray.report import preferences as html
 from trustjudge_ray.schema import TASKS, check
@@ -103,10 +105,15 @@ def _labeller(settings: PreferencesConfig, known: Mapping[str, Protocol], judges
     return Labeller(settings.judge or judges[0], found["protocol"], found["score_protocol"])
 
 
-def write(folder: RunFolder, settings: PreferencesConfig, analysis: AnalysisConfig) -> dict[str, Any]:
+def write(
+    folder: RunFolder, settings: PreferencesConfig, analysis: AnalysisConfig, some: bool = False
+) -> dict[str, Any]:
     """Write the preferences of a judged run folder, in place of earlier ones, and their card; the card.
 
     Texts are held a few buckets at a time. What grows with the run is some 200 bytes a pair.
+
+    Args:
+        some: where no pair is kept, leave everything as it is and raise RunError.
 
     Raises:
         ConfigError: as `label`.
@@ -120,11 +127,16 @@ def write(folder: RunFolder, settings: PreferencesConfig, analysis: AnalysisConf
         raise RunError(f"{folder.path}: no pair of responses was compared by {labeller.judge}, {labeller.protocol}")
     pairs = marked(with_cycles(pl.concat([part.pairs for part in parts])), settings.filters)
     lines = pl.concat([part.lines for part in parts])
+    if some and not pairs["keep"].any():
+        reasons = ", ".join(f"{name} {count}" for name, count in counted(pairs["drop_reason"]).items())
+        raise RunError(f"{folder.path}: no pair is kept, so there is nothing to export: {reasons}")
     for name in (CARD, PAGE, KEPT, DROPPED):
         folder.remove(name)
     for number, buckets in enumerate(groups):
         _write_part(folder, number, buckets, pairs.filter(pl.col("part") == number))
-    card = data_card(pairs, _source(folder, lines), labeller, settings.filters, analysis)
+    asked = pl.concat([part.asked for part in parts])
+    source = _source(folder, lines, asked, labeller)
+    card = data_card(pairs, source, labeller, settings.filters, analysis)
     title = folder.path.rsplit("/", 1)[-1]
     folder.write_bytes(PAGE, html.page(card, title).encode("utf-8"))
     folder.write_json(CARD, card)
@@ -167,18 +179,27 @@ def _judges(folder: RunFolder, bucket: int) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class _Part:
     """The measured pairs of some buckets, which tell their `part`, and the lines of their responses: `source`, `line`,
-    and whether the line's question has another response (`paired`)."""
+    and whether the line's question has another response (`paired`). `asked`: by `status`, how many
+    judgments (`n`) the labeller gave or failed to give."""
 
     pairs: pl.DataFrame
     lines: pl.DataFrame
+    asked: pl.DataFrame
 
 
 def _part(folder: RunFolder, number: int, buckets: list[int], known: dict[str, Protocol], labeller: Labeller) -> _Part:
     texts = _texts(folder, buckets)
-    pairs = measured(_judgments(folder, buckets), texts, known, labeller)
+    judgments = _judgments(folder, buckets)
+    pairs = measured(judgments, texts, known, labeller)
     rows = pl.DataFrame(texts.select(["source", "line", "question_id"]))
     lines = rows.select("source", "line", paired=pl.len().over("question_id") > 1).unique()
-    return _Part(pairs.with_columns(part=pl.lit(number)), lines)
+    mine = pl.col("protocol").is_in([labeller.protocol, labeller.score_protocol]) & (pl.col("judge") == labeller.judge)
+    asked = (
+        judgments.filter(mine, pl.col("status").is_in(["ok", *JUDGE_FAILURES]))
+        .group_by("status")
+        .agg(n=pl.len().cast(pl.Int64))
+    )
+    return _Part(pairs.with_columns(part=pl.lit(number)), lines, asked)
 
 
 def _texts(folder: RunFolder, buckets: list[int]) -> pa.Table:
@@ -211,7 +232,7 @@ def _write_part(folder: RunFolder, number: int, buckets: list[int], pairs: pl.Da
             folder.write_table(f"{name}/part-{number:03d}.parquet", check(some, PREFERENCES))
 
 
-def _source(folder: RunFolder, lines: pl.DataFrame) -> Source:
+def _source(folder: RunFolder, lines: pl.DataFrame, asked: pl.DataFrame, labeller: Labeller) -> Source:
     """How many lines the files had, and which gave no pair: a line is counted once, however many responses it held. A
     response that is alone in its question, since what it stood against was refused, is no pair either: its line counts
     by that reason, or as `too_few_responses`."""
@@ -223,7 +244,28 @@ def _source(folder: RunFolder, lines: pl.DataFrame) -> Source:
     lost = lost.unique(["source", "line"], keep="first", maintain_order=True)
     lost = lost.join(used, on=["source", "line"], how="anti", nulls_equal=True)
     reasons = lost["reason"].value_counts()
-    return Source(used.height + lost.height, dict(zip(reasons["reason"], reasons["count"], strict=True)))
+    by_reason = dict(zip(reasons["reason"], reasons["count"], strict=True))
+    rows = None if _limited(folder) else used.height + lost.height
+    failed = asked.filter(pl.col("status") != "ok").group_by("status").agg(pl.col("n").sum())
+    return Source(rows, by_reason, int(asked["n"].sum()), dict(failed.iter_rows()), _run(folder, labeller))
+
+
+def _run(folder: RunFolder, labeller: Labeller) -> dict[str, Any] | None:
+    """What the manifest says of the run that a reader of its card asks for."""
+    if not folder.exists("manifest.json"):
+        return None
+    manifest = folder.read_json("manifest.json")
+    judge = manifest.get("judges", {}).get(labeller.judge, {})
+    files = manifest.get("corpus", {}).get("files", [])
+    about = {"tool": manifest.get("trustjudge_ray"), "engine": judge.get("engine"), "model": judge.get("model")}
+    return about | {"corpus": [file["source"] for file in files]}
+
+
+def _limited(folder: RunFolder) -> bool:
+    """Whether the run took the first questions of its corpus alone: then nothing tells how many lines held others."""
+    text = folder.read_bytes("config.yaml") if folder.exists("config.yaml") else b""
+    run = (yaml.safe_load(text) or {}).get("run") or {}
+    return run.get("limit") is not None
 
 
 def kept(folder: RunFolder) -> Iterator[pa.Table]:
@@ -246,9 +288,11 @@ def _is_of(card: Mapping[str, Any], folder: RunFolder, settings: PreferencesConf
 def export(
     folder: RunFolder, name: str, path: str, settings: PreferencesConfig, analysis: AnalysisConfig
 ) -> dict[str, Any]:
-    """Write the kept pairs of a run as a file of a trainer's format, whole or not at all: `pairs` and `rows` of it.
+    """Write the kept pairs of a run as a file of a trainer's format, whole or not at all: `pairs` and `rows` of it, and
+    `counts`, of a format whose rows are no pairs what became of them (`exports.Selection`).
 
-    A run that was judged gets its preferences first, if it has none yet or others than the settings ask for.
+    A run that was judged gets its preferences first, if it has none yet or others than the settings ask for
+    (`made_again`).
 
     Args:
         name: out of `exports.EXPORTS`.
@@ -256,16 +300,23 @@ def export(
 
     Raises:
         ConfigError: no such format or kind of file; as `write`.
-        RunError, StorageError: as `write`; no pair is kept.
+        RunError, StorageError: as `write`; no pair is kept, or nothing of them is left for the format.
     """
     exports.refuse_bad_export(name, path)
     with lease.held(folder):
         card = folder.read_json(CARD) if folder.exists(CARD) else None
-        if card is None or not _is_of(card, folder, settings):
-            card = write(folder, settings, analysis)
-    pairs = card["counts"]["kept"]
-    if not pairs:
-        raise RunError(f"{folder.path}: no pair is kept, so there is nothing to export; {CARD} counts the reasons")
+        again = card is not None and not _is_of(card, folder, settings)
+        if card is None or again:
+            card = write(folder, settings, analysis, some=True)
+        pairs = card["counts"]["kept"]
+        if not pairs:
+            raise RunError(f"{folder.path}: no pair is kept, so there is nothing to export; {CARD} counts the reasons")
+        done = _put(folder, name, path, settings.data_source)
+    return {"format": name, "path": path, "pairs": pairs, "rows": done.rows, "counts": done.counts, "made_again": again}
+
+
+def _put(folder: RunFolder, name: str, path: str, data_source: str) -> exports.Written:
+    """The file of the kept pairs, whole or not at all."""
     with explained(path):
         fs, inner = filesystem(path, folder.options)
         near = os.path.dirname(os.path.abspath(inner)) if is_local(path) else None
@@ -274,9 +325,11 @@ def export(
         with tempfile.TemporaryDirectory(prefix=".trustjudge-export-", dir=near) as scratch:
             part = Path(scratch, "part")
             with part.open("wb") as sink:
-                rows = exports.write(kept(folder), name, path, sink, settings.data_source)
+                done = exports.write(lambda: kept(folder), name, path, sink, data_source)
+            if not done.rows:
+                raise RunError(f"{folder.path}: of the kept pairs nothing is left for {name}: {done.counts}")
             if near:
                 os.replace(part, inner)
             else:
                 fs.put_file(str(part), inner)
-    return {"format": name, "path": path, "pairs": pairs, "rows": rows}
+    return done

@@ -40,6 +40,10 @@ class ServeConfig:
     """Size of one HTTP request, in megabytes (10⁶ bytes)."""
     max_open: int = 1024
     """HTTP requests that are open at once."""
+    batch_timeout: float = 600.0
+    """Seconds that a judge may take for a batch, counted from when it begins on it and not while another is judged
+    first. One that has not finished then counts as dead: its process is ended and started anew. Longer than the largest
+    batch takes (`max_batch` completions, or one group that has more)."""
     engine_deaths: int = 1
     """How often the engine may die on a completion that it was given alone before that is answered as failed."""
     grace: float = 20.0
@@ -132,6 +136,7 @@ def _faults(serve: ServeConfig) -> list[str]:
         ("max_requests", 1 <= serve.max_requests <= serve.max_queue, "1 to serve.max_queue"),
         ("max_body_mb", 0 < serve.max_body_mb <= 1024, "megabytes, to 1024"),
         ("max_open", serve.max_open >= 1, "1 or more"),
+        ("batch_timeout", 0 < serve.batch_timeout < 86400, "seconds, more than 0"),
         ("engine_deaths", serve.engine_deaths >= 1, "1 or more"),
         ("grace", 0 <= serve.grace < 3600, "seconds"),
     ]

@@ -302,4 +302,8 @@ def export(
     text = opened.read_bytes("config.yaml").decode("utf-8")
     given = load_sections(text, f"{opened.path}/config.yaml", ("analysis", "preferences"), list(overrides))
     done = labelling_preferences.export(opened, form, path, given.preferences, given.analysis)
-    click.echo(runs.as_json_line(done) if as_json else f"{done['path']}: {done['rows']} rows of {done['pairs']} pairs")
+    if done["made_again"]:
+        output.note(f"{run_path}: its preferences and card were made again, with the filters of this export")
+    counts = ", ".join(f"{name} {count}" for name, count in done["counts"].items())
+    told = f"{done['path']}: {done['rows']} rows of {done['pairs']} pairs" + (f" ({counts})" if counts else "")
+    click.echo(runs.as_json_line(done) if as_json else told)

@@ -155,7 +155,10 @@ def preferences(config_path: str, overrides: tuple[str, ...], limit: int | None,
     labelled = with_ray(work)
     kept, dropped = labelled.card["counts"]["kept"], labelled.card["counts"]["dropped"]
     reasons = ", ".join(f"{reason} {n}" for reason, n in dropped.items())
-    output.told(f"{kept} pairs kept, {sum(dropped.values())} dropped{f' ({reasons})' if reasons else ''}", as_json)
+    swapped = labelled.card["counts"]["swapped"]
+    against = f"; {swapped['pairs']} of {swapped['of']} kept labels are the other way round in the source"
+    told = f"{kept} pairs kept, {sum(dropped.values())} dropped{f' ({reasons})' if reasons else ''}"
+    output.told(told + (against if swapped["of"] else ""), as_json)
     output.told(f"card: {loaded.config.out.rstrip('/')}/preferences.html", as_json)
     finish(labelled.judged, as_json, card=labelled.card)
 

@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 from collections.abc import Iterator
+from types import FrameType
 
 import click
 
@@ -25,6 +26,7 @@ def _whole() -> type:
 def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
     """Serve rewards over HTTP until SIGTERM or Ctrl-C; what was taken in by then is answered.
 
+    One that comes while the service is starting ends it at once, exit status 143 or 130; later the status is 0.
     POST /v1/reward, POST /openrlhf, GET /healthz. Listens on this machine alone unless `serve.host` says otherwise;
     then clients must send the token that the environment variable `serve.token_env` holds.
 
@@ -47,6 +49,7 @@ def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
     from trustjudge_ray.config import judge_name
 
     token = os.environ.pop(config.serve.token_env, None)  # or every process of a Ray that is started here inherits it
+    _only_the_first_signal()
     with contextlib.redirect_stdout(sys.stderr):
         try:
             with service.serving(config, token) as address, _end_of_service() as end:
@@ -55,6 +58,24 @@ def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
                 click.echo("stopping: what was taken in is answered", err=True)
         finally:
             pipeline.stop()
+
+
+def _only_the_first_signal() -> None:
+    """Let the first SIGTERM or SIGINT do what it does now, and ignore those that follow: they would interrupt the
+    ending of what was started."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    found = {number: signal.getsignal(number) for number in numbers}
+
+    def first(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        handler = found[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number, handler in found.items():
+        if callable(handler):
+            signal.signal(number, first)
 
 
 @contextlib.contextmanager

@@ -106,6 +106,8 @@ def prompt_responses(content: dict[str, Any], fields: "FieldMap", flags: tuple[s
     """
     marks = list(flags)
     messages, _ = values.messages(fields.needed(content, "prompt"), fields.say("prompt"))
+    if not messages:
+        raise UnreadableError("missing_field", f"{fields.say('prompt')} is an empty list; messages, or a text")
     given = fields.needed(content, "responses")
     if not isinstance(given, list):
         raise UnreadableError("wrong_type", f"{fields.say('responses')}: {kind_of(given)}; a list of responses")
@@ -120,7 +122,7 @@ def prompt_responses(content: dict[str, Any], fields: "FieldMap", flags: tuple[s
         said = "; ".join(part.detail for part in parts if isinstance(part, Rejection))
         detail = f"{fields.say('responses')} has {len(rows)} that can be read; a pair needs two"
         raise UnreadableError("too_few_responses", f"{detail} ({said})" if said else detail)
-    shared = _shared(content, fields, messages, [[row["model"], *row["replies"]] for row in rows])
+    shared = _shared(content, fields, marks, messages, [[row["model"], *row["replies"]] for row in rows])
     extras = fields.extras(content, [*_read(fields), "category", "prompt", "responses"])
     for row in rows:
         row |= shared | {"meta_json": _meta(extras | row.pop("beside"), marks, row.pop("said"))}
@@ -248,12 +250,14 @@ def _read(fields: "FieldMap") -> list[str]:
 
 
 def _shared(
-    content: dict[str, Any], fields: "FieldMap", messages: Messages, answers: list[list[str]]
+    content: dict[str, Any], fields: "FieldMap", marks: list[str], messages: Messages, answers: list[list[str]]
 ) -> dict[str, Any]:
-    """The columns that belong to the question. Their `question_id` counts only where it is mapped: most files name
-    prompts by it, which several pairs have."""
+    """The columns that belong to the question, flagged `no_question` where the user says nothing in it. Their
+    `question_id` counts only where it is mapped: most files name prompts by it, which several pairs have."""
     turns = [[message["role"], message["content"]] for message in messages]
     given = "question_id" in fields.given or "question_id" in fields.constants
+    if not any(message["content"].strip() for message in messages if message["role"] == "user"):
+        marks.append("no_question")
     category = fields.get(content, "category")
     return {
         "question_id": values.id_text(fields.needed(content, "question_id"), fields.say("question_id"))
@@ -269,7 +273,7 @@ def _pair(
     content: dict[str, Any], fields: "FieldMap", marks: list[str], messages: Messages, answers: list[list[str]]
 ) -> "Parts":
     """The two responses of a pair. Where the source scored both sides alike, it preferred neither."""
-    shared = _shared(content, fields, messages, answers)
+    shared = _shared(content, fields, marks, messages, answers)
     scores = [values.number(fields.get(content, f"score_{side}"), fields.say(f"score_{side}")) for side in SIDES]
     tied = scores[0] is not None and scores[0] == scores[1]
     unread = [f"model_{side}" for side in SIDES] + [*SIDES, "messages"]

@@ -15,6 +15,7 @@ import ray
 import ray.data
 
 from trustjudge_ray.config import ClusterConfig, ConfigError
+from trustjudge_ray.judging.base import RunError
 
 READING = {"num_cpus": 0.01}
 """What a reader of shards takes beside the judges: it mostly waits for them. Not nothing, and not what a judge takes:
@@ -33,7 +34,12 @@ _REMARK = b"Set ray log level from environment variable"
 
 def start(cluster: ClusterConfig) -> None:
     """Join the cluster that is configured or that started this job; otherwise start a local one, which ends with
-    this process however it ends."""
+    this process however it ends.
+
+    Raises:
+        ConfigError: a local cluster is too small for the judges.
+        RunError: a local one does not start.
+    """
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
     if ray.is_initialized():
@@ -45,14 +51,20 @@ def start(cluster: ClusterConfig) -> None:
         for name, value in _LOCAL_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         memory = int(cluster.object_store_gb * 2**30) if cluster.object_store_gb else None
-        with _signals_wait(), _without_remark():
-            ray.init(
-                address="local",  # without it Ray joins whatever was last started on this machine
-                num_cpus=cluster.num_cpus or max(os.cpu_count() or 1, math.ceil(_judge_cpus(cluster)) + 1),
-                include_dashboard=False,
-                object_store_memory=memory,
-                **quiet,
-            )
+        try:
+            with _signals_wait(), _without_remark():
+                ray.init(
+                    address="local",  # without it Ray joins whatever was last started on this machine
+                    num_cpus=cluster.num_cpus or max(os.cpu_count() or 1, math.ceil(_judge_cpus(cluster)) + 1),
+                    include_dashboard=False,
+                    object_store_memory=memory,
+                    **quiet,
+                )
+        except Exception as error:  # of many kinds, also a bare one where this machine is too busy
+            said = next(iter(str(error).splitlines()), type(error).__name__)
+            raise RunError(
+                f"Ray does not start on this machine: {said}; the same command may be given again"
+            ) from error
         try:
             _refuse_too_small(cluster)
         except ConfigError:

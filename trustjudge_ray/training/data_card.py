@@ -5,7 +5,7 @@ Every share has an interval clustered by prompt, because pairs of one prompt are
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 from trustjudge_ray.analysis import metrics
 from trustjudge_ray.analysis.agreement import clustered, codes, jackknifed
 from trustjudge_ray.analysis.calibration import (
+    LOG_RANGE,
     Scaling,
     fit_temperature,
+    log_loss,
     reliability_diagram,
     scaled,
     temperature_scaling,
 )
-from trustjudge_ray.analysis.inference import Array, ratio_intervals, soft_ratio_intervals
+from trustjudge_ray.analysis.inference import Array, RatioIntervals, ratio_intervals, soft_ratio_intervals
 from trustjudge_ray.analysis.preference import difference_intervals
 from trustjudge_ray.config import AnalysisConfig
+from trustjudge_ray.training.data_card_cautions import cautions
 from trustjudge_ray.training.preference_filters import costs
 from trustjudge_ray.training.preferences import Labeller
 
@@ -31,8 +34,17 @@ LABELS: Final = {"human": "label_human", "original": "label_original"}
 """The labels that pairs are held against, the more trusted first, with their column."""
 MOST_CALIBRATED: Final = 20_000
 """Pairs that a temperature is fitted on at most: those of the prompts with the smallest hashes, whatever they hold."""
-_FEW: Final = 30
-"""Labelled prompts below which a temperature is told with a caution."""
+_COMPARED: Final = ("ok", "no_preference")
+"""Statuses of pairs whose both orders were read: where these cancel each other out there is no preference."""
+_AS_WELL: Final = 1e-9
+"""Log loss by which the end of a search may be worse and still does as well as what it found."""
+_ONE_PROMPT: Final = "the labelled pairs are of one prompt alone"
+_NO_END: Final = {
+    "sharp": "the sharper the judge's probabilities are made, the better they fit the labels, without end",
+    "flat": "the flatter the judge's probabilities are made, the better they fit the labels, without end",
+    "folds": "it hangs on few prompts: fitted without a fifth of them it has no end",
+}
+"""Why there is no best temperature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +52,19 @@ class Source:
     """Where the pairs come from.
 
     Attributes:
-        rows: lines of the files, usable or not; None where the run does not say.
+        rows: lines of the files, usable or not; None where the run took the first questions alone (`run.limit`).
         quarantined: by reason, how many lines gave nothing.
+        judgments: how many judgments the labeller was asked for and gave, or failed on: comparisons, and scores if any.
+        failed: by reason, how many of these it failed on.
+        run: what the run was, as far as its manifest tells: `tool` (version), `engine`, `model`, `corpus` (paths); None
+            without a manifest.
     """
 
     rows: int | None
     quarantined: Mapping[str, int]
+    judgments: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)
+    run: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +82,25 @@ def data_card(
 ) -> dict[str, Any]:
     """The card of all pairs, kept or not (`preference_filters.marked` rows).
 
-    `counts`: rows, quarantined, pairs, kept, dropped, each with reasons. `filters`: `preference_filters.costs`.
-    `length`, `position`, `agreement`, `calibration`, `noise`: see the functions of these names. `cautions`: what a
-    reader must know first.
+    `counts`: rows, quarantined, pairs, kept, dropped, judgments, failed, each with reasons; `swapped`, how many of the
+    kept pairs `of` the source's labelling have its chosen answer as rejected. `confidence`: of every interval.
+    `filters`: `preference_filters.costs`. `length`, `position`, `agreement`, `calibration`, `noise`: see the functions
+    of these names. `cautions`: what a reader must know first.
     """
     chosen = _labelled(pairs)
-    scaling = _scaling(chosen, settings)
-    usable = scaling if scaling and not scaling.at_edge else None
     card = {
         "labeller": asdict(labeller),
+        "run": None if source.run is None else dict(source.run),
+        "confidence": settings.confidence,
         "counts": _counts(pairs, source),
         "filters": costs(pairs, filters),
         "length": {name: length(some, settings) for name, some in _readable_and_kept(pairs).items()},
         "position": position(pairs, settings),
         "agreement": agreement(pairs, settings),
-        "calibration": calibration(chosen, scaling, settings),
-        "noise": noise(pairs, chosen if usable else None, settings),
+        "calibration": calibration(chosen, _scaling(chosen, settings), settings),
+        "noise": noise(pairs.filter("keep"), settings),
     }
-    return card | {"cautions": _cautions(card)}
+    return card | {"cautions": cautions(card)}
 
 
 def _readable_and_kept(pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -88,6 +108,7 @@ def _readable_and_kept(pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _counts(pairs: pl.DataFrame, source: Source) -> dict[str, Any]:
+    theirs = pairs.filter("keep")["label_original"].drop_nulls()
     dropped = pairs["drop_reason"].drop_nulls().value_counts().sort("drop_reason")
     return {
         "rows": source.rows,
@@ -96,6 +117,9 @@ def _counts(pairs: pl.DataFrame, source: Source) -> dict[str, Any]:
         "prompts": pairs["prompt_key"].n_unique(),
         "kept": int(pairs["keep"].sum()),
         "dropped": dict(zip(dropped["drop_reason"].to_list(), dropped["count"].to_list(), strict=True)),
+        "swapped": {"pairs": int((theirs == "rejected").sum()), "of": len(theirs)},
+        "judgments": source.judgments,
+        "failed": dict(sorted(source.failed.items())),
     }
 
 
@@ -138,17 +162,20 @@ def _log_ratio(pairs: pl.DataFrame) -> Array:
 
 
 def position(pairs: pl.DataFrame, settings: AnalysisConfig) -> dict[str, Any]:
-    """What the order of showing did, `before` (each order read alone, all readable pairs), `after` (both averaged, as
-    the labels are), and `kept` (each order alone, of the pairs that are kept: what filters took out).
+    """What the order of showing did, `before` (each order read alone, all compared pairs: also those that have no
+    preference because their orders cancel each other out), `after` (both averaged, as the labels are), and `kept` (each
+    order alone, of the pairs that are kept: what filters took out).
 
-    `order_effect`: mean of P(shown first wins) − P(shown second wins) over both orders, −1 to 1, 0 is unbiased. After
-    averaging it is 0 whatever the judge, since both orders then say the same of the pair. `disagree`: share of pairs
-    whose orders have unlike outcomes: whose label would hang on the order if one alone were read; after averaging none.
+    `order_effect`: mean of P(shown first wins) − P(shown second wins) over both orders, −1 to 1, 0 is unbiased.
+    `disagree`: share of pairs whose orders have unlike outcomes: whose label would hang on the order if one alone were
+    read. `by_construction`: after averaging both are 0 whatever the judge, since both orders then say the same of a
+    pair: nothing is measured, and there is no interval.
     """
-    readable = pairs.filter(pl.col("status") == "ok")
-    averaged = readable.with_columns(p_ab="p", p_ba="p", both_orders_agree=True)
-    found = {"before": readable, "after": averaged, "kept": pairs.filter("keep")}
-    return {name: _position(some, settings) for name, some in found.items()}
+    compared = pairs.filter(pl.col("status").is_in(_COMPARED), pl.col("both_orders_agree").is_not_null())
+    zero = {"value": 0.0, "low": None, "high": None}
+    averaged = {"by_construction": True, "order_effect": zero, "disagree": zero}
+    kept = _position(pairs.filter("keep"), settings)
+    return {"before": _position(compared, settings), "after": averaged, "kept": kept}
 
 
 def _position(pairs: pl.DataFrame, settings: AnalysisConfig) -> dict[str, Any]:
@@ -192,9 +219,29 @@ def _scaling(chosen: _Slice | None, settings: AnalysisConfig) -> Scaling | None:
     return temperature_scaling(chosen.p, chosen.right, question, settings.seed)
 
 
+def _no_temperature(chosen: _Slice, scaling: Scaling | None) -> str | None:
+    """Why there is no temperature; None where there is one."""
+    if scaling is None:
+        return _ONE_PROMPT
+    if not scaling.at_edge:
+        return None
+    return _NO_END[_end(chosen.p, chosen.right, scaling.temperature) or "folds"]
+
+
+def _end(p: Array, right: Array, temperature: float) -> str | None:
+    """Which end of the search does as well as the temperature that it found (`sharp`, `flat`); None for neither: then
+    it is an optimum."""
+    sharp, flat = (log_loss(scaled(p, float(np.exp(end))), right) for end in (-LOG_RANGE, LOG_RANGE))
+    if min(sharp, flat) > log_loss(scaled(p, temperature), right) + _AS_WELL:
+        return None
+    return "sharp" if sharp < flat else "flat"
+
+
 def calibration(chosen: _Slice | None, scaling: Scaling | None, settings: AnalysisConfig) -> dict[str, Any] | None:
     """Whether p is right as often as it says, on the labelled slice: reliability, and the temperature T of p^(1/T)
-    (`analysis.calibration`), over chosen and rejected; None without labels. Over 1 the judge is too sure.
+    (`analysis.calibration`), over chosen and rejected; None without labels. Over 1 the judge is too sure. Where the
+    search ends at an edge, for all pairs or for a fold, there is no optimum: T, folds and losses with it are null, and
+    `reason` says why.
 
     Labels of the source are held to be right here, so a temperature over 1 also means that these are noisy.
     """
@@ -202,36 +249,65 @@ def calibration(chosen: _Slice | None, scaling: Scaling | None, settings: Analys
         return None
     question, prompts = codes(chosen.prompts)
     bins = reliability_diagram(chosen.p, chosen.right, question, settings.confidence)
-    fitted = {name: value for name, value in asdict(scaling).items() if name != "fold"} if scaling else None
-    if fitted:
-        fitted["folds"] = list(fitted["folds"])
+    fitted = _fitted(scaling, _no_temperature(chosen, scaling))
     about = {"labels": chosen.labels, "pairs": len(chosen.p), "prompts": prompts}
     told = [{name: metrics.plain(value) for name, value in asdict(each).items()} for each in bins]
     return about | {"reliability": told, "temperature_scaling": fitted}
 
 
-def noise(pairs: pl.DataFrame, chosen: _Slice | None, settings: AnalysisConfig) -> dict[str, Any]:
+def _fitted(scaling: Scaling | None, reason: str | None) -> dict[str, Any]:
+    """A temperature as the card has it."""
+    names = ("temperature", "folds", "before", "after", "cases", "questions", "at_edge")
+    found: dict[str, Any] = {name: getattr(scaling, name, None) for name in names}
+    if scaling is None or reason is not None:
+        found |= dict.fromkeys(("temperature", "folds", "after"))
+    else:
+        found["folds"] = list(scaling.folds)
+    return found | {"reason": reason}
+
+
+def noise(kept: pl.DataFrame, settings: AnalysisConfig) -> dict[str, Any]:
     """How many of the kept labels are wrong, by two estimators.
 
-    `expected`: the mean of min(p, 1 − p): if p is right as often as it says, this is the share of wrong labels. With a
-    labelled slice p is calibrated on it (p^(1/T), renormalised), and the interval is a jackknife over prompts that fits
-    T anew each time; else p is the judge's own, which is often too sure: then it is too low.
+    `expected`: the mean of min(p, 1 − p): if p is right as often as it says, this is the share of wrong labels. Where
+    kept pairs are labelled p is calibrated on these (p^(1/T), renormalised; of all readable pairs T would be another,
+    since filters take out what p alone does not tell), and the interval is a jackknife over prompts that fits T anew
+    each time; else p is the judge's own, which is often too sure: then it is too low. From 0 to 0.5, and so is its
+    interval. `calibrated`, `labels`, `labelled_prompts` and `no_temperature` (why not) say on what.
     `by_label`: the share of labelled kept pairs whose label prefers the other side. It also counts the label's own
-    errors, so it is the judge's error rate only where labels are right.
+    errors, so it is the judge's error rate only where labels are right. Its `expected` is the mean of min(p, 1 − p) of
+    these same pairs: where that lies outside the interval, p says little about who is right, at whatever temperature,
+    and the interval of `expected` is not one of the noise rate (`cautions`).
     """
-    kept = pairs.filter("keep")
+    told = _labelled(kept)
+    scaling = _scaling(told, settings)
+    reason = _no_temperature(told, scaling) if told else None
+    chosen = told if reason is None else None
     p = np.stack([kept["p"].to_numpy(), 1 - kept["p"].to_numpy()], axis=1)
+    low = (p if chosen is None else scaled(p, fit_temperature(chosen.p, chosen.right))).min(axis=1)
     if chosen is None:
-        low = p.min(axis=1) if len(p) else np.zeros(0)
-        expected = clustered(kept["prompt_key"], low, soft_ratio_intervals, settings)
+        expected = clustered(kept["prompt_key"], low, _halves, settings)
     else:
         expected = _refitted(kept["prompt_key"], p, chosen, settings)
-    by_label = {}
-    for labels, column in LABELS.items():
-        told = kept.filter(pl.col(column).is_not_null())
-        wrong, left = (told[column] != "chosen").to_numpy(), {"no_label": kept.height - told.height}
-        by_label[labels] = _share(told["prompt_key"], wrong, settings, left)
-    return {"calibrated": chosen is not None, "expected": _told(expected), "by_label": by_label}
+    on = {"labels": told.labels if told else None, "labelled_prompts": told.prompts.n_unique() if told else 0}
+    on |= {"no_temperature": reason}
+    by_label = {name: _against(kept, column, low, settings) for name, column in LABELS.items()}
+    return {"calibrated": chosen is not None} | on | {"expected": _told(expected), "by_label": by_label}
+
+
+def _halves(sums: Array, cases: Array, confidence: float) -> RatioIntervals:
+    """Means of quantities from 0 to 0.5, with intervals in there."""
+    found = soft_ratio_intervals(np.minimum(2 * sums, cases), cases, confidence)
+    return replace(found, value=found.value / 2, low=found.low / 2, high=found.high / 2, hits=found.hits / 2)
+
+
+def _against(kept: pl.DataFrame, column: str, low: Array, settings: AnalysisConfig) -> dict[str, Any]:
+    """The share of labelled pairs whose label prefers the other side, and of the same pairs the `expected`."""
+    said = kept[column].is_not_null().to_numpy()
+    labelled = kept.filter(said)
+    wrong, left = (labelled[column] != "chosen").to_numpy(), {"no_label": kept.height - labelled.height}
+    of_these = float(low[said].mean()) if said.any() else None
+    return _share(labelled["prompt_key"], wrong, settings, left) | {"expected": of_these}
 
 
 def _refitted(prompts: pl.Series, p: Array, chosen: _Slice, settings: AnalysisConfig) -> dict[str, Any]:
@@ -243,7 +319,10 @@ def _refitted(prompts: pl.Series, p: Array, chosen: _Slice, settings: AnalysisCo
         fitted, some = keep[~kept], keep[kept]
         if not fitted.any() or not some.any():
             return float("nan")
-        temperature = fit_temperature(chosen.p[fitted], chosen.right[fitted])
+        p_told, right = chosen.p[fitted], chosen.right[fitted]
+        temperature = fit_temperature(p_told, right)
+        if _end(p_told, right, temperature):
+            return float("nan")
         return float(scaled(p[some], temperature).min(axis=1).mean())
 
     row = jackknifed(everything, statistic, settings, fisher=False)
@@ -263,23 +342,3 @@ def _told(row: Mapping[str, Any], excluded: Mapping[str, int] | None = None) -> 
     names = {"value": "value", "low": "low", "high": "high", "hits": "hits", "cases": "cases", "questions": "prompts"}
     found = {theirs: metrics.plain(row[ours]) for ours, theirs in names.items() if ours in row}
     return found | {"excluded": {reason: n for reason, n in (excluded or {}).items() if n}}
-
-
-def _cautions(card: Mapping[str, Any]) -> list[str]:
-    """What to know before the numbers."""
-    counts, fitted = card["counts"], card["calibration"]
-    found = []
-    if not counts["kept"]:
-        found.append("No pair is kept: the reasons are below.")
-    elif counts["kept"] < counts["pairs"] / 2:
-        found.append(f"Less than half of the pairs are kept ({counts['kept']} of {counts['pairs']}).")
-    if fitted is None:
-        found.append("No labels to calibrate on: the expected noise rate trusts the judge's own probabilities.")
-    elif fitted["temperature_scaling"] is None or fitted["temperature_scaling"]["at_edge"]:
-        found.append("No temperature is the best on the labelled pairs: the expected noise rate is not calibrated.")
-    elif fitted["prompts"] < _FEW:
-        found.append(f"The temperature comes from {fitted['prompts']} prompts alone.")
-    for name, share in card["agreement"].items():
-        if share["readable"]["high"] is not None and share["readable"]["high"] < 0.5:
-            found.append(f"The judge prefers the other side than the {name} labels more often than not.")
-    return found

@@ -3,6 +3,9 @@
 `trl` (texts), `trl-conversational`, `trl-reward` (with a margin) and `kto` are the dataset formats of TRL; `verl` is
 the table that its data preparation describes (data_source, prompt, ability, reward_model, extra_info). Every schema is
 given, so that two parts of one export never differ.
+
+Rows of `trl`, `trl-conversational` and `trl-reward` are pairs. Those of `kto` are answers and of `verl` prompts, each
+once in the whole file: the parts of a run are read twice for them, first to select, then to write.
 """
 
 import io
@@ -11,8 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from trustjudge_ray.config_values import ConfigError
 from trustjudge_ray.identity import content_hash
@@ -21,6 +26,7 @@ from trustjudge_ray.schema import MESSAGE
 _TEXT: Final = pa.string()
 _MESSAGES: Final = pa.list_(MESSAGE)
 _MARKS: Final = {"user": "Human", "assistant": "Assistant"}
+_SIDES: Final = ("chosen", "rejected")
 JSON_LINES: Final = (".jsonl", ".ndjson")
 PARQUET: Final = (".parquet", ".pq")
 
@@ -75,11 +81,28 @@ def spoken(answer: Rows) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """What of the pairs of a run becomes rows, in a format whose rows are no pairs.
+
+    Attributes:
+        marks: for each pair, in their order: 1 where it stands for its prompt, else 0 (`surest_pairs`); or (pairs, 2),
+            of chosen and rejected: 1 where the row of that answer stands here and says that it won, −1 where it says
+            that it lost, 0 where none stands here (`answers_once`).
+        counts: what went into it, and what was left out, by name.
+    """
+
+    marks: NDArray[np.int8]
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
-    """What verl's rows are called, and how many rows of the file come before these."""
+    """What verl's rows are called, how many rows of the file come before these, and of a format that selects, the
+    marks of these."""
 
     data_source: str = "trustjudge"
     first: int = 0
+    marks: NDArray[np.int8] | None = None
 
 
 def trl(rows: Rows, place: Place) -> Rows:
@@ -104,29 +127,65 @@ def trl_reward(rows: Rows, place: Place) -> Rows:
 
 
 def kto(rows: Rows, place: Place) -> Rows:
-    """TRL's unpaired format: a row for every answer of a prompt, whose label says whether it won more of its kept pairs
-    than it lost. An answer that won as often as it lost is left out: it is an example of neither."""
-    answers: dict[str, tuple[dict[str, Any], int]] = {}
-    for row in rows:
-        for side, won in (("chosen", 1), ("rejected", -1)):
-            key = content_hash([row["prompt"], row[side]])
-            told, wins = answers.get(key, ({"prompt": row["prompt"], "completion": row[side]}, 0))
-            answers[key] = told, wins + won
-    return [told | {"label": wins > 0} for told, wins in answers.values() if wins]
+    """TRL's unpaired format: a row for every answer of a prompt, with its label (`answers_once`)."""
+    return [
+        {"prompt": row["prompt"], "completion": row[side], "label": bool(mark > 0)}
+        for row, marks in _selected(rows, place)
+        for side, mark in zip(_SIDES, marks, strict=True)
+        if mark
+    ]
+
+
+def answers_once(pairs: Iterable[dict[str, Any]]) -> Selection:
+    """Every answer of every prompt once, where it first appears. Its label says whether it won more of its kept pairs
+    than it lost. One that won as often as it lost is left out: it is an example of neither.
+
+    `counts`: answers; won_and_lost, those that did both, whichever they did more; even, those left out.
+    """
+    told = ([row["prompt"], row[side]] for row in pairs for side in _SIDES)
+    keys = np.fromiter(map(_key, told), dtype=np.uint64)
+    _, first, answer = np.unique(keys, return_index=True, return_inverse=True)
+    is_chosen = np.arange(len(keys)) % 2 == 0
+    won, lost = (np.bincount(answer[some], minlength=len(first)) for some in (is_chosen, ~is_chosen))
+    marks = np.zeros(len(keys), dtype=np.int8)
+    marks[first] = np.sign(won - lost)
+    both, even = int(((won > 0) & (lost > 0)).sum()), int((won == lost).sum())
+    return Selection(marks.reshape(-1, 2), {"answers": len(first), "won_and_lost": both, "even": even})
 
 
 def verl(rows: Rows, place: Place) -> Rows:
-    """verl's table: a row for every prompt, of whose pairs the one with the largest p stands for it.
+    """verl's table: a row for every prompt, of whose pairs one stands for it (`surest_pairs`).
 
     `ground_truth` is the chosen answer, which a reward can be anchored to; `extra_info` has the prompt, because verl's
     `compute_score` is not given it, and the pair. `index` counts the rows of the file; `ability` is `chat`.
     """
-    best: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        key = content_hash(row["prompt"])
-        if key not in best or row["p"] > best[key]["p"]:
-            best[key] = row
-    return [_verl_row(row, index, place.data_source) for index, row in enumerate(best.values(), place.first)]
+    standing = [row for row, mark in _selected(rows, place) if mark]
+    return [_verl_row(row, index, place.data_source) for index, row in enumerate(standing, place.first)]
+
+
+def surest_pairs(pairs: Iterable[dict[str, Any]]) -> Selection:
+    """For every prompt its pair with the largest p, of equal ones the first.
+
+    `counts`: prompts; other_pairs, those that do not stand for theirs.
+    """
+    told = np.fromiter(((_key(row["prompt"]), row["p"]) for row in pairs), dtype=[("prompt", "u8"), ("p", "f8")])
+    order = np.lexsort((-told["p"], told["prompt"]))
+    prompts = told["prompt"][order]
+    best = order[np.flatnonzero(np.append(True, prompts[1:] != prompts[:-1])[: len(order)])]
+    marks = np.zeros(len(told), dtype=np.int8)
+    marks[best] = 1
+    return Selection(marks, {"prompts": len(best), "other_pairs": len(told) - len(best)})
+
+
+def _selected(rows: Rows, place: Place) -> Iterator[tuple[dict[str, Any], Any]]:
+    if place.marks is None:
+        raise ValueError("the rows of this format are selected over the whole run first: `write` does")
+    return zip(rows, place.marks.tolist(), strict=True)
+
+
+def _key(value: Any) -> int:
+    """64 bits of a hash of it."""
+    return int(content_hash(value)[:16], 16)
 
 
 def _verl_row(row: dict[str, Any], index: int, data_source: str) -> dict[str, Any]:
@@ -149,6 +208,11 @@ EXPORTS: Final[dict[str, Export]] = {
     "kto": kto,
     "verl": verl,
 }
+SELECTIONS: Final[dict[str, Callable[[Iterable[dict[str, Any]]], Selection]]] = {
+    "kto": answers_once,
+    "verl": surest_pairs,
+}
+"""For formats whose rows are no pairs, how they are selected over the pairs of a whole run."""
 SCHEMAS: Final[dict[str, pa.Schema]] = {
     "trl": TRL,
     "trl-conversational": TRL_CONVERSATIONAL,
@@ -176,27 +240,48 @@ class Sink(Protocol):
     def write(self, content: bytes, /) -> Any: ...
 
 
-def write(parts: Iterable[pa.Table], name: str, path: str, sink: Sink, data_source: str = "trustjudge") -> int:
-    """Write PREFERENCES parts one after the other to an open file; how many rows it has.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many rows a file got, and the counts of its `Selection`: none where every pair is a row."""
 
-    The kind of file is that of the path's ending. `kto` and `verl` bring the answers of one prompt together within each
-    part: where pairs of several lines share a prompt, they may lie in several.
+    rows: int
+    counts: dict[str, int]
+
+
+Parts = Callable[[], Iterable[pa.Table]]
+"""PREFERENCES part by part, from the first one each time that it is called."""
+
+
+def write(parts: Parts, name: str, path: str, sink: Sink, data_source: str = "trustjudge") -> Written:
+    """Write the kept pairs of PREFERENCES parts, one part after the other, to an open file.
+
+    The kind of file is that of the path's ending. Texts are held a part at a time, and of a format that selects some
+    130 bytes a pair.
 
     Raises:
         ConfigError: as `refuse_bad_export`.
     """
     refuse_bad_export(name, path)
-    tables = _tables(parts, name, data_source)
+    found = SELECTIONS[name](row for part in parts() for row in _kept(part)) if name in SELECTIONS else None
+    tables = _tables(parts(), name, data_source, found.marks if found else None)
     lines = path.lower().endswith(JSON_LINES)
-    return _write_lines(tables, sink) if lines else _write_parquet(tables, SCHEMAS[name], sink)
+    rows = _write_lines(tables, sink) if lines else _write_parquet(tables, SCHEMAS[name], sink)
+    return Written(rows, found.counts if found else {})
 
 
-def _tables(parts: Iterable[pa.Table], name: str, data_source: str) -> Iterator[pa.Table]:
-    first = 0
+def _kept(part: pa.Table) -> Rows:
+    return list(part.filter(part["keep"]).to_pylist())
+
+
+def _tables(
+    parts: Iterable[pa.Table], name: str, data_source: str, marks: NDArray[np.int8] | None
+) -> Iterator[pa.Table]:
+    first = pairs = 0
     for part in parts:
-        kept = part.filter(part["keep"]).to_pylist()
-        table = pa.Table.from_pylist(EXPORTS[name](kept, Place(data_source, first)), schema=SCHEMAS[name])
-        first += len(table)
+        rows = _kept(part)
+        mine = None if marks is None else marks[pairs : pairs + len(rows)]
+        table = pa.Table.from_pylist(EXPORTS[name](rows, Place(data_source, first, mine)), schema=SCHEMAS[name])
+        first, pairs = first + len(table), pairs + len(rows)
         yield table
 
 

@@ -126,10 +126,12 @@ class TrustJudgeReward:
         Completions of one conversation are a group, of those that name a group each of the same name.
 
         Raises:
+            RewardError: a text is none: it holds half of a surrogate pair.
             base.JudgeGone, base.JudgeError: the judge itself is gone or cannot be used.
         """
         if not requests:
             return []
+        _refuse_halves(requests)
         with self._turn:
             wanted = asked(requests, self.settings, self._specs)
             judgments, fresh = self._judged(wanted.tasks)
@@ -138,6 +140,7 @@ class TrustJudgeReward:
     async def arewards(self, requests: Sequence[RewardRequest]) -> list[Reward]:
         """The same in a worker thread. Calls that come within `gather_seconds`, or while the judge is busy, are judged
         as one batch; each has groups of its own, except those that are named. An exception reaches all of a batch."""
+        _refuse_halves(requests)
         mine = f"\0call {next(self._numbers)}"
         whole = [
             replace(r, group=mine) if not r.group and mode_of(r, self.settings) == "group" else r for r in requests
@@ -350,6 +353,23 @@ def _protocol(settings: RewardConfig, mode: str, protocols: Mapping[str, Protoco
     if protocols[name].kind != kind:
         raise RewardError(f"rewards.{setting}: {name!r} is of kind {protocols[name].kind}; one of kind {kind}")
     return protocols[name]
+
+
+def _refuse_halves(requests: Sequence[RewardRequest]) -> None:
+    """
+    Raises:
+        RewardError: a text that UTF-8 cannot hold, which no tokenizer takes.
+    """
+    for i, r in enumerate(requests):
+        texts = {"completion": r.completion, "reference": r.reference or "", "group": r.group or ""}
+        texts |= {f"messages[{j}]": message["role"] + message["content"] for j, message in enumerate(r.messages)}
+        for name, text in texts.items():
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise RewardError(
+                    f"requests[{i}].{name}: half of a surrogate pair at {error.start}, which is no character; a text"
+                ) from None
 
 
 def _ordered(first: str, second: str) -> tuple[str, str]:

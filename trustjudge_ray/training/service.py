@@ -24,10 +24,12 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
+import pyarrow as pa
 import ray
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError, RayServeException, ReplicaUnavailableError
@@ -35,12 +37,12 @@ from ray.util.metrics import Counter, Gauge, Histogram
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trustjudge_ray.config import ClusterConfig, ConfigError, JudgeConfig, judge_name
+from trustjudge_ray.config import ClusterConfig, ConfigError, JudgeConfig
 from trustjudge_ray.judging import base, engines
 from trustjudge_ray.pipeline import placement, session
 from trustjudge_ray.pipeline.judges import end_with_parent
 from trustjudge_ray.serving_config import ServeConfig, ServingConfig, is_loopback
-from trustjudge_ray.training.adapters import reward_protocols
+from trustjudge_ray.training.adapters import loaded, reward_protocols
 from trustjudge_ray.training.rewards import Reward, RewardRequest, TrustJudgeReward
 from trustjudge_ray.training.service_http import Routes, Token, rewarded
 from trustjudge_ray.training.service_queue import EngineLost, Expired, Limits, RewardQueue
@@ -60,20 +62,51 @@ class Judging:
 
     def __init__(self, config: ServingConfig) -> None:
         end_with_parent()
-        self._rewards = build(config)
+        self._rewards = build(config, lambda judge: Timed(judge, config.serve.batch_timeout))
 
     async def rewards(self, requests: list[RewardRequest]) -> list[Reward]:
         """One reward for each request, in order."""
         try:
             found = await asyncio.to_thread(self._rewards.rewards, requests)
         except base.JudgeGone as error:
-            print(f"judge gone: {error}", file=sys.stderr, flush=True)
-            os._exit(1)  # Serve starts the replica anew; an exception would leave one that cannot judge
+            _end(str(error))
         return [replace(reward, details=dict(reward.details)) for reward in found]
 
     async def loaded(self) -> bool:
         """Whether the judge is there: this process answers nothing before."""
         return True
+
+
+class Timed:
+    """A judge that has so many seconds for a batch, from when it begins on it, and ends its process if it has not
+    finished then: of an engine that hangs nothing else can be made. What waits for its turn is not timed."""
+
+    def __init__(self, judge: base.Judge, seconds: float) -> None:
+        self._judge, self._seconds = judge, seconds
+
+    def judge(self, tasks: pa.Table) -> list[base.Reading]:
+        """The judge's own readings."""
+        told = f"{len(tasks)} judgments took longer than serve.batch_timeout, {self._seconds:g} s: it hangs"
+        timer = threading.Timer(self._seconds, _end, [told])
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._judge.judge(tasks)
+        finally:
+            timer.cancel()
+
+
+def _end(why: str) -> NoReturn:
+    """End this process, whose judge is gone, and what it started: an engine that hangs would keep its GPU. Serve starts
+    the replica anew; an exception would leave one that cannot judge."""
+    import psutil  # Ray's own copy, which is found when Ray is imported
+
+    print(f"judge gone: {why}", file=sys.stderr, flush=True)
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    os._exit(1)
 
 
 class Front:
@@ -124,18 +157,9 @@ class Front:
             return False
 
 
-def build(config: ServingConfig) -> TrustJudgeReward:
-    """The judge of a configuration, loaded, with its rewards."""
-    judge, cluster = config.judge, config.cluster
-    settings, protocols = reward_protocols(config.rewards)
-    return TrustJudgeReward(
-        settings,
-        engines.build(judge, protocols, cluster.tensor_parallel, placement.backend(cluster)),
-        protocols,
-        name=judge_name(judge),
-        identity=engines.identity(judge, list(protocols.values())),
-        temperature=judge.temperature,
-    )
+def build(config: ServingConfig, around: Callable[[base.Judge], base.Judge] = lambda judge: judge) -> TrustJudgeReward:
+    """The judge of a configuration, loaded, with its rewards; `around` is put around the judge."""
+    return loaded(config, placement.backend(config.cluster), around)
 
 
 def limits(config: ServingConfig) -> Limits:
@@ -165,19 +189,50 @@ def serving(config: ServingConfig, token: str | None) -> Iterator[str]:
     _, protocols = reward_protocols(config.rewards)
     engines.identity(config.judge, list(protocols.values()))
     engines.try_out(config.judge, list(protocols.values()))
-    session.start(config.cluster)
+    with _signals_left():
+        session.start(config.cluster)
     running = bool(serve.status().proxies)
-    _listen(config.serve, running)
+    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)  # its errors are raised, and told in one message
+    _refuse_address(config.serve, running)
+    up = False
     try:
+        if not running:
+            _listen(config.serve)
         _run(_application(config, known))
+        up = True
         yield f"http://{_shown(config.serve.host)}:{config.serve.port}"
         with contextlib.suppress(ray.exceptions.RayError, RayServeException, TimeoutError):
             serve.get_app_handle(APP).drain.remote().result(timeout_s=config.serve.grace + 5)
     finally:
+        if not up:
+            _kill_replicas()
         if running:
             serve.delete(APP)
         else:
             serve.shutdown()
+
+
+@contextlib.contextmanager
+def _signals_left() -> Iterator[None]:
+    """Keep Ray's start from taking SIGTERM: its own handler ends this process without a word, half started."""
+    from ray._private import utils
+
+    found = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = found
+
+
+def _kill_replicas() -> None:
+    """End what has not started: Serve would wait until its engine is loaded to end it."""
+    with contextlib.suppress(ray.exceptions.RayError, RayServeException):
+        serve.delete(APP, _blocking=False)
+        for told in ray.util.list_named_actors(all_namespaces=True):
+            if told["name"].startswith(f"SERVE_REPLICA::{APP}#"):
+                with contextlib.suppress(ValueError):  # it has ended by itself
+                    ray.kill(ray.get_actor(told["name"], told["namespace"]))
 
 
 def _known(given: ServeConfig, token: str | None) -> Token | None:
@@ -194,13 +249,11 @@ def _known(given: ServeConfig, token: str | None) -> Token | None:
     return Token.of(token, os.urandom(16)) if token else None
 
 
-def _listen(given: ServeConfig, running: bool) -> None:
-    """Have Serve listen where the configuration says.
-
+def _refuse_address(given: ServeConfig, running: bool) -> None:
+    """
     Raises:
         ConfigError: the port is taken, or Serve runs already and listens elsewhere: it cannot be changed.
     """
-    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)  # its errors are raised, and told in one message
     if not running:
         family = socket.AF_INET6 if ":" in given.host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as trial:
@@ -209,12 +262,6 @@ def _listen(given: ServeConfig, running: bool) -> None:
                 trial.bind((given.host, given.port))
             except OSError as error:
                 raise ConfigError(f"serve.port: {given.host}:{given.port}: {error.strerror}; another port") from error
-        quiet = {"log_level": "WARNING", "enable_access_log": False}
-        serve.start(
-            proxy_location="HeadOnly",
-            http_options={"host": given.host, "port": given.port},
-            logging_config=quiet,
-        )
         return
     from ray.serve.context import _get_global_client
 
@@ -224,6 +271,15 @@ def _listen(given: ServeConfig, running: bool) -> None:
             f"serve: Serve runs on this cluster already and listens on {there.host}:{there.port}, not on {given.host}:"
             f"{given.port}; set serve.host and serve.port to those, or end it"
         )
+
+
+def _listen(given: ServeConfig) -> None:
+    """Start Serve, which listens where the configuration says."""
+    serve.start(
+        proxy_location="HeadOnly",
+        http_options={"host": given.host, "port": given.port},
+        logging_config={"log_level": "WARNING", "enable_access_log": False},
+    )
 
 
 def _application(config: ServingConfig, token: Token | None) -> Any:

@@ -12,17 +12,19 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from typing import Protocol as Interface
 
 from trustjudge_ray import serving_config
 from trustjudge_ray.config import judge_name
 from trustjudge_ray.config_values import ConfigError
-from trustjudge_ray.judging import engines, protocols
+from trustjudge_ray.judging import base, engines, protocols
 from trustjudge_ray.rewards_config import RewardConfig
+from trustjudge_ray.serving_config import ServingConfig
 from trustjudge_ray.training.reward_tasks import question_id
 from trustjudge_ray.training.rewards import Reward, RewardError, RewardRequest, TrustJudgeReward
 
@@ -30,6 +32,18 @@ WHERE: Final = "TRUSTJUDGE_REWARD"
 """The environment variable that says where rewards come from, for trainers that take only a Python file."""
 TOKEN: Final = "TRUSTJUDGE_SERVICE_TOKEN"
 """The one that holds the service's token, if it asks for one."""
+
+
+_FULL: Final = (429, 503)
+"""Statuses that say: come again."""
+_LONGEST_ADVICE: Final = 60.0
+"""Seconds of Retry-After that are waited."""
+_CALLS_AT_ONCE: Final = 64
+"""As many as `serve.max_batch` is by default."""
+_MOST_BYTES: Final = 4_000_000
+"""Of requests in one body; half of what `serve.max_body_mb` lets through by default."""
+_LOST: Final = (502, 503, 504)
+"""Statuses that say that a service that was there is not: its own, a proxy's before it."""
 
 
 class RewardServiceError(RuntimeError):
@@ -76,20 +90,42 @@ def source(where: str | RewardSource | None = None) -> RewardSource:
 
 
 def from_config(path: str | Path) -> TrustJudgeReward:
-    """The rewards of a configuration file, with its judge loaded in this process; the file may be a service's own.
+    """The rewards of a configuration file, with its judge loaded in this process; the file may be a service's own. Of
+    `cluster` only what holds for one judge on one machine counts: `tensor_parallel`.
 
     Raises:
-        ConfigError: the file cannot be used.
+        ConfigError: the file cannot be used, or takes the judge over several machines.
         RewardError: a setting of `rewards` makes no sense.
         base.JudgeError: the judge cannot be loaded as configured.
     """
     read = serving_config.load(path)
+    if read.judge.engine == "vllm" and read.cluster.placement != "node":
+        raise ConfigError(
+            f"{path}: cluster.placement: got {read.cluster.placement!r}, and a judge in a trainer's process has one "
+            f"machine: 'node', or a reward service's address in place of the file (trustjudge serve-rewards {path})"
+        )
+    return loaded(read)
+
+
+def loaded(
+    read: ServingConfig, backend: str | None = None, around: Callable[[base.Judge], base.Judge] = lambda judge: judge
+) -> TrustJudgeReward:
+    """The judge of a configuration, loaded in this process, with its rewards.
+
+    Args:
+        backend: what starts the workers of a model that is split (`engines.build`).
+        around: what is put around the judge.
+
+    Raises:
+        RewardError: a setting of `rewards` makes no sense.
+        base.JudgeError: the judge cannot be loaded as configured.
+    """
     judge = read.judge
     settings, asked = reward_protocols(read.rewards)
     identity = engines.identity(judge, list(asked.values()))
     return TrustJudgeReward(
         settings,
-        engines.build(judge, asked),
+        around(engines.build(judge, asked, read.cluster.tensor_parallel, backend)),
         asked,
         name=judge_name(judge),
         identity=identity,
@@ -110,9 +146,12 @@ def reward_protocols(settings: RewardConfig) -> tuple[RewardConfig, dict[str, pr
 
 
 class RewardClient:
-    """Rewards from the service over HTTP: POST /v1/reward, at most `most` completions at once or a group that has more.
+    """Rewards from the service over HTTP: POST /v1/reward, at most `most` completions and 4 MB at once, or a group that
+    has more.
 
-    A service that is full (429, 503) is asked again later. A token that no header can hold is a ConfigError."""
+    A service that is full (429, 503) is asked again later, at most `tries` times in all. Once it has given rewards, so
+    is one that was lost (502, 503, 504, a proxy's 500, no connection, one that was broken off): what is asked twice is
+    judged once. A token that no header can hold is a ConfigError."""
 
     def __init__(
         self, url: str, token: str | None = None, timeout: float = 600.0, tries: int = 8, most: int = 512
@@ -124,7 +163,8 @@ class RewardClient:
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout, self._tries, self._most = timeout, tries, most
-        self._pause = threading.Event()
+        self._pause, self._known = threading.Event(), False
+        self._threads = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="rewards")
 
     def rewards(self, requests: Sequence[RewardRequest]) -> list[Reward]:
         """A reward for each request, in order.
@@ -133,13 +173,13 @@ class RewardClient:
             RewardServiceError: no answer, a refusal, or an answer that is none.
         """
         found: dict[int, Reward] = {}
-        for rows in _posts(requests, self._most):
-            found |= zip(rows, self._posted([requests[i] for i in rows]), strict=True)
+        written = [json.dumps(_without_nulls(asdict(request))) for request in requests]
+        for rows in _posts(requests, [len(text) for text in written], self._most):
+            found |= zip(rows, self._posted([written[i] for i in rows]), strict=True)
         return [found[i] for i in range(len(requests))]
 
-    def _posted(self, requests: Sequence[RewardRequest]) -> list[Reward]:
-        body = json.dumps({"requests": [_without_nulls(asdict(request)) for request in requests]})
-        answer = self._asked(body.encode("utf-8"))
+    def _posted(self, requests: Sequence[str]) -> list[Reward]:
+        answer = self._asked(f'{{"requests": [{", ".join(requests)}]}}'.encode("ascii"))
         try:
             found = [
                 Reward(
@@ -154,26 +194,39 @@ class RewardClient:
             raise RewardServiceError(f"{self._url}: no rewards in its answer {answer[:200]!r}") from error
         if len(found) != len(requests):
             raise RewardServiceError(f"{self._url}: {len(found)} rewards for {len(requests)} requests")
+        self._known = True
         return found
 
     async def arewards(self, requests: Sequence[RewardRequest]) -> list[Reward]:
-        """The same in a worker thread; the service batches concurrent calls."""
-        return await asyncio.to_thread(self.rewards, requests)
+        """The same in a thread of the client's own, of which there are enough to fill a batch of the service."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.rewards, requests)
 
     def _asked(self, body: bytes) -> bytes:
         for attempt in range(self._tries):
+            come_again, cause = None, None
             try:
-                sent = urllib.request.Request(self._url, data=body, headers=self._headers)
-                with urllib.request.urlopen(sent, timeout=self._timeout) as answer:
-                    return cast(bytes, answer.read())
-            except urllib.error.HTTPError as error:
-                told = error.read()[:200].decode("utf-8", "replace")
-                if error.code not in (429, 503) or attempt + 1 == self._tries:
-                    raise RewardServiceError(f"{self._url}: HTTP {error.code}: {told}") from error
-                self._pause.wait(_seconds(error.headers.get("Retry-After"), attempt))
+                status, come_again, told = self._answer(body)
             except (OSError, http.client.HTTPException) as error:
-                raise RewardServiceError(f"{self._url}: {error}; is the reward service running?") from error
+                again, wrong, cause = self._known, f"{error}; is the reward service running?", error
+            else:
+                if status < 300:
+                    return told
+                again = status in _FULL or (self._known and _is_lost(status, told))
+                wrong = f"HTTP {status}: {told[:200].decode('utf-8', 'replace')}"
+            if not again or attempt + 1 == self._tries:
+                raise RewardServiceError(f"{self._url}: {wrong}") from cause
+            self._pause.wait(_seconds(come_again, attempt))
         raise RewardServiceError(f"{self._url}: tries: got {self._tries}; 1 or more")
+
+    def _answer(self, body: bytes) -> tuple[int, str | None, bytes]:
+        """Status, Retry-After and content of the answer to one try."""
+        sent = urllib.request.Request(self._url, data=body, headers=self._headers)
+        try:
+            with urllib.request.urlopen(sent, timeout=self._timeout) as answer:
+                return answer.status, None, answer.read()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.headers.get("Retry-After"), refused.read()
 
 
 def value_or(reward: Reward, missing: float | None, trainer: str) -> float:
@@ -205,7 +258,7 @@ def plain_reference(given: Any) -> str | None:
         RewardError: it is no text, number or list of text blocks; written out as Python has it, it would be compared
             with.
     """
-    if given is None or (isinstance(given, float) and math.isnan(given)):
+    if given is None or (isinstance(given, numbers.Number) and given != given):
         return None
     if isinstance(given, str | numbers.Number):
         return str(given)
@@ -218,7 +271,7 @@ def plain_messages(prompt: Any) -> tuple[dict[str, str], ...]:
     """A prompt of any trainer (a text, or messages whose content is a text or a list of blocks) as messages."""
     if isinstance(prompt, str):
         return ({"role": "user", "content": prompt},)
-    return tuple({"role": str(message["role"]), "content": plain_text(message["content"])} for message in prompt)
+    return tuple({"role": str(message["role"]), "content": plain_text(message.get("content"))} for message in prompt)
 
 
 def plain_text(content: Any) -> str:
@@ -228,26 +281,44 @@ def plain_text(content: Any) -> str:
     return "\n".join(str(block["text"]) for block in content if block.get("type", "text") == "text")
 
 
-def _posts(requests: Sequence[RewardRequest], most: int) -> list[list[int]]:
-    """Which requests are sent together: those of a group always, and at most so many where groups allow it."""
+def _is_lost(status: int, told: bytes) -> bool:
+    """Whether an answer says that a service that was there is not. Serve's proxy says so with 500 where the front died;
+    in a 500 of the service itself the judge has raised, and would again."""
+    if status != 500:
+        return status in _LOST
+    try:
+        return "error" not in json.loads(told)
+    except (ValueError, TypeError):
+        return True
+
+
+def _posts(requests: Sequence[RewardRequest], sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Which requests are sent together: those of a group always, and at most so many, and bytes, where groups allow
+    it."""
     groups: dict[tuple[str, str], list[int]] = {}
     for i, request in enumerate(requests):
         groups.setdefault((request.group or "", question_id(request)), []).append(i)
     posts: list[list[int]] = []
+    size = 0
     for rows in groups.values():
-        if not posts or len(posts[-1]) + len(rows) > most:
+        more = sum(sizes[i] for i in rows)
+        if not posts or len(posts[-1]) + len(rows) > most or size + more > _MOST_BYTES:
             posts.append([])
+            size = 0
         posts[-1] += rows
+        size += more
     return posts
 
 
 def _seconds(retry_after: str | None, attempt: int) -> float:
-    """How long to wait before the next try: what the service says, or 0.5 s doubled each time; at most 30 s."""
+    """How long to wait before the next try: what the service says, at most a minute, or 0.5 s doubled each time, at
+    most 30 s; the longer of the two, for a service that many ask has no room again as soon as it had some."""
+    own = min(0.5 * 2 ** min(attempt, 6), 30.0)
     try:
         told = float(retry_after or "")
     except ValueError:
-        told = 0.5 * 2**attempt
-    return min(max(told, 0.0), 30.0)
+        return own
+    return max(own, min(told, _LONGEST_ADVICE)) if told > 0 else own
 
 
 def _number(value: Any) -> float | None:

@@ -5,6 +5,8 @@ size is not passed: completions of equal prompts are one group, as far as this p
 """
 
 import math
+import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,7 +63,16 @@ class TrlReward:
                 log(f"{self.__name__}/{key}", value)
         if columns.get("log_extra"):
             columns["log_extra"](f"{self.__name__}_status", [reward.status for reward in rewards])
+        if rewards and all(reward.value is None for reward in rewards):
+            warnings.warn(self._nothing(rewards), RuntimeWarning, stacklevel=3)
         return [reward.value for reward in rewards]
+
+    def _nothing(self, rewards: list[Reward]) -> str:
+        """That a whole batch teaches nothing, and why."""
+        statuses = Counter(reward.status for reward in rewards)
+        why = ", ".join(f"{status} {count}" for status, count in statuses.most_common())
+        mend = f"; reference answers are read from the column '{self._reference}'" if "no_reference" in statuses else ""
+        return f"{self.__name__}: none of {len(rewards)} completions has a reward: {why}{mend}"
 
 
 class AsyncTrlReward(TrlReward):
@@ -79,7 +90,7 @@ def said(completion: Any) -> str:
     """A completion as a text: of a conversational one what the assistant said, turn after turn."""
     if isinstance(completion, str):
         return completion
-    turns = [plain_text(message["content"]) for message in completion if message["role"] == "assistant"]
+    turns = [plain_text(message.get("content")) for message in completion if message["role"] == "assistant"]
     return "\n\n".join(turn for turn in turns if turn)
 
 
