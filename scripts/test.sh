@@ -12,9 +12,10 @@ status=0
 "$python" -m pytest -m "not (ray or $others)" -n "$((processes < 4 ? processes : 4))" --dist loadfile || status=$?
 
 said=$(mktemp)
-trap 'rm -f "$said"' EXIT
 "$python" -m pytest -m "not ray and ($others)" >"$said" 2>&1 &
+beside=$!
+trap 'kill "$beside" 2>/dev/null; rm -f "$said"' EXIT
 "$python" -m pytest -m ray || status=$?
-wait $! || status=$?
+wait "$beside" || status=$?
 cat "$said"
 exit "$status"
