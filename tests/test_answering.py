@@ -180,6 +180,7 @@ def _judging(tmp_path: Path, paths: str, protocols: list[str]) -> config.LoadedC
     return config.loads(json.dumps(tree | {"protocols": protocols, "run": {"batch_size": 64}}), "second.yaml")
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 def test_several_protocols_and_samples_are_responses_of_their_own_and_failures_are_counted(tmp_path, local_ray):
     (tmp_path / "drawn.yaml").write_text(

@@ -99,7 +99,7 @@ def test_whatever_dies_the_same_command_judges_only_what_was_not_committed(tmp_p
     driver.leaves_nothing()
 
 
-@pytest.mark.parametrize("moment", ["starting Ray", "read "])
+@pytest.mark.parametrize("moment", [pytest.param("starting Ray", marks=pytest.mark.heavy), "read "])
 def test_ctrl_c_is_one_sentence_also_before_the_first_judgment(
     tmp_path: Path, begin: Callable[[], Driver], moment: str
 ):

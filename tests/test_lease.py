@@ -199,6 +199,7 @@ def test_a_run_that_ends_in_an_error_gives_its_lease_back(folder: RunFolder):
     assert not folder.exists(lease.NAME)
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 @pytest.mark.slow
 def test_the_same_command_started_twice_is_refused_and_one_whose_folder_was_taken_stops(tmp_path: Path):

@@ -399,6 +399,7 @@ def kept_texts(folder: Path) -> bytes:
     return b"".join(f.read_bytes() for f in folder.rglob("*") if f.is_file())
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 def test_a_whole_run_through_an_endpoint_keeps_every_judgment_and_no_key(tmp_path, endpoint):
     endpoint.script = [chat_answer()] * 4 + [error(500), error(429, Retry_After="0"), Canned(fault="reset")]

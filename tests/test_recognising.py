@@ -569,6 +569,7 @@ def benchmark(folder):
     return str(folder)
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 def test_a_recognised_corpus_is_judged_once_also_where_its_format_is_named_later(tmp_path, local_ray):
     text = {
@@ -607,6 +608,7 @@ def test_answers_alone_are_judged_and_everybody_is_told_that_nothing_was_asked(t
     assert runs.validate(given, tmp_path / "scratch")["unasked"] == 2
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 def test_pairs_and_questions_are_recognised_where_they_are_labelled_and_answered(tmp_path, local_ray):
     pairs = [{"prompt": f"What is {n}?", "chosen": f"{n}.", "rejected": f"{n}?"} for n in range(3)]

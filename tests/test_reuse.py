@@ -87,6 +87,7 @@ def test_another_run_judges_only_what_no_run_has_judged(tmp_path: Path, local_ra
     assert not list(tmp_path.rglob("*.tmp-*")) + list(tmp_path.rglob("run.lock"))
 
 
+@pytest.mark.heavy
 @pytest.mark.ray
 def test_every_command_on_a_run_finds_its_judgments_in_the_shared_store(tmp_path: Path, local_ray: None):
     """Also from another folder, with the configuration gone, and after run and store were moved together."""

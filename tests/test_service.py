@@ -215,6 +215,7 @@ def test_a_service_that_would_listen_elsewhere_than_it_says_or_to_others_without
     assert running.post("still there").status_code == 200
 
 
+@pytest.mark.heavy
 def test_a_front_that_is_killed_costs_a_client_that_had_rewards_no_answer(running):
     client = RewardClient(running.url, TOKEN)
     assert [reward.value for reward in client.rewards([as_request("before")])] == running.expected("before")

@@ -101,6 +101,10 @@ class Command:
         return status
 
 
+SIGNALS = [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.heavy)]
+"""With the exit status that each leaves."""
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     begun: list[Command] = []
@@ -117,6 +121,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
         each.process.wait()
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_an_engine_that_hangs_costs_what_it_was_asked_and_not_the_service(command):
     given = asdict(config_of(free_port(), deadline=120, batch_timeout=1))
@@ -133,7 +138,7 @@ def test_an_engine_that_hangs_costs_what_it_was_asked_and_not_the_service(comman
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_signal_while_the_engine_is_loading_ends_the_command_and_leaves_nothing(command, endpoint, number, status):
     endpoint.otherwise = lambda _: Canned(chat_answer().body, fault="slow" if len(endpoint.requests) > 1 else "")
     given = asdict(config_of(free_port()))
@@ -147,7 +152,7 @@ def test_a_signal_while_the_engine_is_loading_ends_the_command_and_leaves_nothin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_signal_while_ray_is_starting_ends_the_command_and_leaves_nothing(command, number, status):
     service = command(asdict(config_of(free_port())))
     service.wait_until(lambda: any("gcs_server" in process.name() for process in service.started()))
