@@ -73,6 +73,7 @@ def test_a_planted_judge_is_found_out(folder, name, planted, says):
     assert card["verdict"] in says, card["gates"]
 
 
+@pytest.mark.heavy
 def test_a_coin_passes_gates_that_ask_for_no_more(folder):
     assert audited("coin", folder, NO_GATE_ON_ORDER).card["verdict"] == "PASS"
 
@@ -127,6 +128,7 @@ def test_the_command_fails_where_the_gate_blocks_and_names_the_gate(folder):
     assert json.loads(done.stdout.splitlines()[-1])["verdict"] == "BLOCK"
 
 
+@pytest.mark.heavy
 def test_a_gate_that_blocks_fails_nothing_where_the_configuration_says_so(folder):
     assert audited("always yes", folder).failed
     assert audited("always yes", folder, "fail_on: []").failed == []
