@@ -99,15 +99,22 @@ def test_whatever_dies_the_same_command_judges_only_what_was_not_committed(tmp_p
     driver.leaves_nothing()
 
 
-@pytest.mark.parametrize("moment", [pytest.param("starting Ray", marks=pytest.mark.heavy), "read "])
-def test_ctrl_c_is_one_sentence_also_before_the_first_judgment(
-    tmp_path: Path, begin: Callable[[], Driver], moment: str
+@pytest.mark.parametrize(
+    ("moment", "number", "status"),
+    [
+        pytest.param("starting Ray", signal.SIGINT, 130, marks=pytest.mark.heavy),
+        pytest.param("starting Ray", signal.SIGTERM, 143, marks=pytest.mark.heavy),
+        ("read ", signal.SIGINT, 130),
+    ],
+)
+def test_a_signal_is_one_sentence_also_before_the_first_judgment(
+    tmp_path: Path, begin: Callable[[], Driver], moment: str, number: signal.Signals, status: int
 ):
     driver = begin()
     driver.wait_for_line(moment)
-    driver.signal(signal.SIGINT)
+    driver.signal(number)
     code, out, said = driver.end()
-    assert (code, out) == (130, ""), said
+    assert (code, out) == (status, ""), said
     assert said.splitlines()[-1] == SENTENCE, said
     assert "Traceback" not in said
     driver.leaves_nothing()

@@ -18,6 +18,8 @@ FOLDS: Final = 5
 FLOOR: Final = 1e-6
 """Probabilities below are taken as this: one outcome that was called impossible must not decide everything."""
 LOG_RANGE: Final = 4.0
+_AS_WELL: Final = 1e-9
+"""Log loss by which an end of the search may be worse and still does as well as what was found."""
 
 
 def brier_parts(p: Array, right: Array, bins: int = BINS) -> dict[str, float]:
@@ -189,11 +191,11 @@ def temperature_scaling(p: Array, right: Array, question: Index, seed: int) -> S
     for number in range(int(fold.max()) + 1):
         here = fold == number
         temperature = fit_temperature(p[~here], right[~here])
-        edge |= _at_edge(p[~here], right[~here], temperature)
+        edge |= end_of_search(p[~here], right[~here], temperature) is not None
         after[here] = scaled(p[here], temperature)
         folds.append(temperature)
     overall = fit_temperature(p, right)
-    edge |= _at_edge(p, right, overall)
+    edge |= end_of_search(p, right, overall) is not None
     return Scaling(overall, tuple(folds), fold, _losses(p, right), _losses(after, right), len(p), len(asked), edge)
 
 
@@ -204,10 +206,13 @@ def folds_of(question: Index, seed: int) -> Index:
     return np.asarray(drawn[np.searchsorted(asked, question)], dtype=np.int64)
 
 
-def _at_edge(p: Array, right: Array, temperature: float) -> bool:
-    """Whether an end of the range does as well as the temperature found."""
-    ends = (log_loss(scaled(p, float(np.exp(end))), right) for end in (-LOG_RANGE, LOG_RANGE))
-    return min(ends) <= log_loss(scaled(p, temperature), right) + 1e-9
+def end_of_search(p: Array, right: Array, temperature: float) -> str | None:
+    """Which end of the range does as well as the temperature that was found, `sharp` (e^−4) or `flat` (e^4), the better
+    of the two; None for neither: then it is an optimum."""
+    sharp, flat = (log_loss(scaled(p, float(np.exp(end))), right) for end in (-LOG_RANGE, LOG_RANGE))
+    if min(sharp, flat) > log_loss(scaled(p, temperature), right) + _AS_WELL:
+        return None
+    return "sharp" if sharp < flat else "flat"
 
 
 def _losses(p: Array, right: Array) -> dict[str, float]:

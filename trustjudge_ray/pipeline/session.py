@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 import ray.data
+from ray._private import utils
 
 from trustjudge_ray.config import ClusterConfig, ConfigError
 from trustjudge_ray.judging.base import RunError
@@ -81,13 +82,14 @@ def start(cluster: ClusterConfig) -> None:
 def _signals_wait() -> Iterator[None]:
     """Handle the first SIGINT or SIGTERM at the end: one that interrupts Ray's start half-way can leave it waiting for
     a process that never came up. A second one is handled at once. Ray's own handler for SIGTERM, which exits without a
-    word, is taken off again."""
+    word and half started, is not put on."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in found.items() if callable(handler)}
     came: list[int] = []
+    rays = utils.set_sigterm_handler
 
     def wait(number: int, frame: FrameType | None) -> None:
         if came:
@@ -95,10 +97,12 @@ def _signals_wait() -> Iterator[None]:
         came.append(number)
 
     try:
+        utils.set_sigterm_handler = lambda handler: None
         for number in handlers:
             signal.signal(number, wait)
         yield
     finally:
+        utils.set_sigterm_handler = rays
         for number, handler in handlers.items():
             signal.signal(number, handler)
         if came:

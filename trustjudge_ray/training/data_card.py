@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from trustjudge_ray.analysis import metrics
 from trustjudge_ray.analysis.agreement import clustered, codes, jackknifed
 from trustjudge_ray.analysis.calibration import (
-    LOG_RANGE,
     Scaling,
+    end_of_search,
     fit_temperature,
-    log_loss,
     reliability_diagram,
     scaled,
     temperature_scaling,
@@ -36,8 +35,6 @@ MOST_CALIBRATED: Final = 20_000
 """Pairs that a temperature is fitted on at most: those of the prompts with the smallest hashes, whatever they hold."""
 _COMPARED: Final = ("ok", "no_preference")
 """Statuses of pairs whose both orders were read: where these cancel each other out there is no preference."""
-_AS_WELL: Final = 1e-9
-"""Log loss by which the end of a search may be worse and still does as well as what it found."""
 _ONE_PROMPT: Final = "the labelled pairs are of one prompt alone"
 _NO_END: Final = {
     "sharp": "the sharper the judge's probabilities are made, the better they fit the labels, without end",
@@ -225,16 +222,7 @@ def _no_temperature(chosen: _Slice, scaling: Scaling | None) -> str | None:
         return _ONE_PROMPT
     if not scaling.at_edge:
         return None
-    return _NO_END[_end(chosen.p, chosen.right, scaling.temperature) or "folds"]
-
-
-def _end(p: Array, right: Array, temperature: float) -> str | None:
-    """Which end of the search does as well as the temperature that it found (`sharp`, `flat`); None for neither: then
-    it is an optimum."""
-    sharp, flat = (log_loss(scaled(p, float(np.exp(end))), right) for end in (-LOG_RANGE, LOG_RANGE))
-    if min(sharp, flat) > log_loss(scaled(p, temperature), right) + _AS_WELL:
-        return None
-    return "sharp" if sharp < flat else "flat"
+    return _NO_END[end_of_search(chosen.p, chosen.right, scaling.temperature) or "folds"]
 
 
 def calibration(chosen: _Slice | None, scaling: Scaling | None, settings: AnalysisConfig) -> dict[str, Any] | None:
@@ -321,7 +309,7 @@ def _refitted(prompts: pl.Series, p: Array, chosen: _Slice, settings: AnalysisCo
             return float("nan")
         p_told, right = chosen.p[fitted], chosen.right[fitted]
         temperature = fit_temperature(p_told, right)
-        if _end(p_told, right, temperature):
+        if end_of_search(p_told, right, temperature):
             return float("nan")
         return float(scaled(p[some], temperature).min(axis=1).mean())
 

@@ -189,8 +189,7 @@ def serving(config: ServingConfig, token: str | None) -> Iterator[str]:
     _, protocols = reward_protocols(config.rewards)
     engines.identity(config.judge, list(protocols.values()))
     engines.try_out(config.judge, list(protocols.values()))
-    with _signals_left():
-        session.start(config.cluster)
+    session.start(config.cluster)
     running = bool(serve.status().proxies)
     logging.getLogger("ray.serve").setLevel(logging.CRITICAL)  # its errors are raised, and told in one message
     _refuse_address(config.serve, running)
@@ -210,19 +209,6 @@ def serving(config: ServingConfig, token: str | None) -> Iterator[str]:
             serve.delete(APP)
         else:
             serve.shutdown()
-
-
-@contextlib.contextmanager
-def _signals_left() -> Iterator[None]:
-    """Keep Ray's start from taking SIGTERM: its own handler ends this process without a word, half started."""
-    from ray._private import utils
-
-    found = utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = found
 
 
 def _kill_replicas() -> None:
