@@ -9,9 +9,10 @@ import shutil
 import threading
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 
 import pytest
+from openai_fixtures import BusyHTTPServer
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = (
@@ -135,7 +136,7 @@ def served():
     servers = []
 
     def serves(folder):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+        server = BusyHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
         return f"http://127.0.0.1:{server.server_port}"

@@ -77,6 +77,13 @@ def completion_answer(listed: dict[str, float | None]) -> Canned:
     return Canned({"choices": [{"index": 0, "text": "4", "logprobs": {"top_logprobs": [listed]}}]})
 
 
+class BusyHTTPServer(ThreadingHTTPServer):
+    """An HTTP server that many may ask at once: the socket's own queue of 5 resets connections on a loaded machine."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
 class CannedEndpoint:
     """Answers `script` one after the other, then `otherwise`; keeps what was asked in `requests`."""
 
@@ -85,8 +92,7 @@ class CannedEndpoint:
         self.otherwise: Any = chat_answer()
         self.requests: list[dict[str, Any]] = []
         self.over, self._lock = threading.Event(), threading.Lock()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.server.daemon_threads = True
+        self.server = BusyHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 

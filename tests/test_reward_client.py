@@ -8,10 +8,11 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from openai_fixtures import BusyHTTPServer
 
 from trustjudge_ray.config import ConfigError
 from trustjudge_ray.training import adapters
@@ -54,7 +55,7 @@ def service(
         def log_message(self, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = BusyHTTPServer(("127.0.0.1", port), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked
