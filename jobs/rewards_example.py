@@ -10,7 +10,7 @@ quality, misperceives it a little, and most of the candidates lie within the ran
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -115,11 +115,12 @@ TEXTS: Final = {
 }
 """By task: a question and its sentences in the order of PARTS. The last question of each task is for validation."""
 
+_SCORE: Final = RewardConfig(mode="score", score_protocol="score-5")
 SETTINGS: Final[dict[str, tuple[RewardConfig, float]]] = {
-    "discrete": (RewardConfig(mode="score", score_rule="baseline"), 0.0),
-    "discrete, sampled": (RewardConfig(mode="score", score_rule="baseline"), 1.0),
-    "TrustJudge score": (RewardConfig(mode="score"), 0.0),
-    "TrustJudge group": (RewardConfig(mode="group"), 0.0),
+    "discrete": (replace(_SCORE, score_rule="baseline"), 0.0),
+    "discrete, sampled": (replace(_SCORE, score_rule="baseline"), 1.0),
+    "TrustJudge score": (_SCORE, 0.0),
+    "TrustJudge group": (RewardConfig(mode="group", pair_protocol="compare"), 0.0),
 }
 """What the policy is trained on, and the temperature at which the judge emits its label."""
 PROTOCOLS: Final = {name: protocols.load(name) for name in ("score-5", "compare")}

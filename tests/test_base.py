@@ -30,6 +30,8 @@ def test_the_second_order_is_turned_into_candidate_coordinates():
     ("logprobs", "status"),
     [
         ([math.nan, -1.0, -1.0], "bad_logprob"),
+        *(([odd, -1.0, -1.0], "bad_logprob") for odd in (math.inf, 1000.0, 0.7)),
+        ([1e-6, -20.0, -20.0], "ok"),
         ([-math.inf] * 3, "no_label_mass"),
         ([None, None, None], "no_label_mass"),
         ([-1.0, -1.0], "engine_error"),

@@ -25,7 +25,7 @@ def rows(n, **columns):
         "prompt_key": np.arange(n), "pair_id": [f"p{i}" for i in range(n)], "status": "ok", "decided": True,
         "cycle": False, "p": 0.8, "p_ab": 0.8, "p_ba": 0.8, "p_tie": 0.0, "both_orders_agree": True,
         "label_mass": 1.0, "length_chosen": 20, "length_rejected": 10, "scores_agree": True, "score_chosen": 4.0,
-        "label_original": None, "label_human": None,
+        "score_rejected": 3.0, "label_original": None, "label_human": None,
     } | columns  # fmt: skip
     given["margin"] = 2 * np.broadcast_to(given["p"], n) - 1
     frame = pl.DataFrame({k: list(np.broadcast_to(np.array(v, dtype=object), n)) for k, v in given.items()})
@@ -69,7 +69,7 @@ def parsed(text):
 
 def seen(text):
     """What is read of a page, less its style and the JSON at its end."""
-    return " ".join(" ".join(parsed(text.split("</style>")[1]).text).split("data_card.json {")[0].split())
+    return " ".join(" ".join(parsed(text.split("</head>")[1]).text).split("data_card.json {")[0].split())
 
 
 def test_every_row_is_counted_once_by_what_became_of_it():
@@ -207,6 +207,29 @@ def test_peoples_labels_come_before_the_sources():
     assert agree == {"human": 0.75, "original": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("people", "source", "chosen"),
+    [
+        (1, 60, "original"),
+        (29, 60, "original"),
+        (30, 60, "human"),
+        (12, 12, "human"),
+        (12, 13, "original"),
+    ],
+)
+def test_a_few_labels_of_peoples_do_not_switch_off_the_calibration_on_many_of_the_sources(people, source, chosen):
+    right = labels(np.arange(60) % 4 > 0)
+    about = {"label_human": [*right[:people], *[None] * (60 - people)]}
+    about |= {"label_original": [*right[:source], *[None] * (60 - source)]}
+    found = card(rows(60, p=np.linspace(0.55, 0.95, 60), **about))
+    passed = {"human": people} if chosen == "original" else {}
+    for part in ("calibration", "noise"):
+        assert (found[part]["labels"], found[part]["passed_over"]) == (chosen, passed)
+    told = [line for line in found["cautions"] if "too few to calibrate on" in line]
+    assert [f"of {people} prompt" in line for line in told] == [True] * len(passed)
+    assert found["noise"]["calibrated"]
+
+
 def test_agreement_leaves_out_pairs_without_a_label_and_says_how_many():
     pairs = rows(10, label_original=[*labels([True] * 6 + [False] * 2), None, None])
     found = card(pairs)["agreement"]["original"]["readable"]
@@ -276,9 +299,10 @@ def test_the_page_escapes_names_and_reasons_and_loads_nothing():
     about = {"tool": nasty, "engine": nasty, "model": nasty, "corpus": [nasty]}
     found = data_card(pairs, Source(9, {nasty: 2}, run=about), by, {"max_p_tie": 0.5}, SETTINGS)
     page = parsed(html.page(found, nasty))
-    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "img", "link", "iframe"})
+    assert {tag for tag, _ in page.tags}.isdisjoint({"img", "link", "iframe"})
+    assert [attrs for tag, attrs in page.tags if tag == "script"] == [{}], "the theme's, as it stands"
     links = [attrs[name] for _, attrs in page.tags for name in ("src", "href") if name in attrs]
-    assert links == ["manifest.json"], "a link beside the page loads nothing"
+    assert links == ["manifest.json", "pairs.html"], "a link beside the page loads nothing"
     text = " ".join(page.text)
     assert text.count(nasty) >= 8
     assert "100.0 %" in text
@@ -329,10 +353,10 @@ def test_few_prompts_are_told_whatever_the_number_of_pairs(prompts, told):
 
 
 def test_failures_of_the_judge_are_told_before_the_numbers():
-    source = Source(40, {}, 160, {"too_long": 2, "engine_error": 46})
+    source = Source(40, {}, judgments=160, failed={"too_long": 2, "engine_error": 46})
     [line] = warned(rows(40), "judge failed", source=source)
     assert "on 48 of 160 judgments (engine_error 46, too_long 2)" in line
-    assert not warned(rows(40), "judge failed", source=Source(40, {}, 160))
+    assert not warned(rows(40), "judge failed", source=Source(40, {}, judgments=160))
 
 
 def test_a_zero_that_holds_whatever_the_judge_is_not_told_as_a_measurement():
@@ -365,10 +389,18 @@ def test_the_page_names_the_confidence_that_its_intervals_have():
     assert "90 % confidence" in seen(html.page(found, "run"))
 
 
+def test_answers_that_could_not_be_used_of_rows_that_are_and_texts_that_were_cut_are_counted():
+    found = card(rows(40), source=Source(40, {}, {"missing_field": 3}, judgments=160, cut=7))
+    assert (found["counts"]["answers"], found["counts"]["cut"]) == ({"missing_field": 3}, 7)
+    assert "answer not usable, of a row that is used: missing_field 3" in seen(html.page(found, "run"))
+    assert any("Texts were cut to the judge's context in 7 of 160 judgments" in line for line in found["cautions"])
+    assert not warned(rows(40), "Texts were cut", source=Source(40, {}, judgments=160))
+
+
 def test_tables_of_nothing_are_a_sentence_each_and_no_row_of_dashes():
     page = parsed(html.page(card(rows(3, status="engine_error", both_orders_agree=None)), "run"))
     text = " ".join(" ".join(page.text).split())
-    assert text.count("Nothing to report") == 8
+    assert text.count("Nothing to report") == 9
     assert [tag for tag, _ in page.tags].count("table") == 1, "what became of the rows"
 
 

@@ -108,6 +108,16 @@ def test_several_turns_of_an_answer_keep_their_order():
     assert told["chosen"] == turns
 
 
+def test_a_message_of_a_tool_does_not_run_into_the_text_of_the_turn_before_it():
+    call = [{"role": "system", "content": "Be kind."}, user("How warm is it?"), assistant("look_up(weather)")]
+    tool = {"role": "tool", "content": "21 degrees"}
+    [told] = exports.trl([row("It is warm.", "No.", [*call, tool])], exports.Place())
+    asked = "Be kind.\n\nHuman: How warm is it?\n\nAssistant: look_up(weather)"
+    assert told["prompt"] == f"{asked}\n\nTool: 21 degrees\n\nAssistant:"
+    [told] = exports.trl([row("Yes.", "No.", [user("a"), {"role": "system", "content": "b"}])], exports.Place())
+    assert told["prompt"] == "\n\nHuman: a\n\nSystem: b\n\nAssistant:"
+
+
 def test_an_answer_that_wins_and_loses_alike_is_no_example_for_kto(tmp_path):
     rows = [row("best", "middle"), row("middle", "worst"), row("best", "worst")]
     told = {r["completion"][0]["content"]: r["label"] for r in exported(tmp_path, "kto", rows)}
@@ -216,6 +226,20 @@ def test_an_export_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypat
     folder.remove("preferences/part-001.parquet")
     told = labelling_preferences.export(folder, "trl", str(out), PreferencesConfig(), AnalysisConfig())
     assert (told["rows"], len(out.read_text().splitlines())) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("filters", "error", "message"),
+    [
+        ({"min_margn": 0.3}, ConfigError, "no filter 'min_margn'; did you mean 'min_margin'"),
+        ({"min_margin": 0.3}, RunError, "holds preferences alone, without the run"),
+    ],
+)
+def test_other_filters_on_a_folder_of_preferences_alone_are_refused_in_words(tmp_path, filters, error, message):
+    folder, settings = preference_folder(tmp_path, 2), PreferencesConfig(filters=filters)
+    with pytest.raises(error, match=message):
+        labelling_preferences.export(folder, "trl", str(tmp_path / "x.jsonl"), settings, AnalysisConfig())
+    assert folder.exists("data_card.json")
 
 
 def test_nothing_kept_is_an_error_and_no_empty_file(tmp_path):

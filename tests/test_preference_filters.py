@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from trustjudge_ray.config import ConfigError
-from trustjudge_ray.training.preference_filters import costs, marked, refuse_bad_filters
+from trustjudge_ray.training.preference_filters import FILTERS, costs, marked, refuse_bad_filters
 
 
 def filtered(**values):
@@ -53,6 +53,15 @@ def test_a_filter_that_cannot_be_read_says_so_and_one_that_is_off_drops_nothing(
     assert marked(unscored, {"scores_agree": False})["keep"].to_list() == [True]
 
 
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_filter_that_is_null_is_as_good_as_none_also_one_of_scores_that_there_are_not(name):
+    refuse_bad_filters({name: None}, False)
+    poor = filtered(margin=0.0, both_orders_agree=False, scores_agree=None, p_tie=1.0, label_mass=0.0, length_chosen=0)
+    found = marked(poor.with_columns(cycle=True, score_chosen=None), {name: None})
+    assert found["keep"].to_list() == [True]
+    assert costs(found, {name: None}) == []
+
+
 def test_a_pair_goes_for_the_first_filter_and_counts_for_every_one():
     rows = pl.concat(
         [filtered(margin=0.1, p_tie=0.9), filtered(p_tie=0.9), filtered(), filtered(status="engine_error")]
@@ -73,6 +82,8 @@ def test_a_pair_goes_for_the_first_filter_and_counts_for_every_one():
         ({"no_cycle": 1}, True, "true, or false"),
         ({"max_length_ratio": 0.5}, True, "of 1 or more"),
         ({"min_score": 3}, False, "no score protocol"),
+        ({"min_margn": None}, True, "did you mean 'min_margin'"),
+        ({"min_margin": "none"}, True, "a number from 0 to 1, or null for none"),
     ],
 )
 def test_a_filter_that_cannot_be_meant_is_refused(filters, scored, message):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustjudge_ray.corpus import formats, preference_formats
+from trustjudge_ray.corpus.layouts import LAYOUTS
 from trustjudge_ray.corpus.reader import read
 from trustjudge_ray.schema import PLACED_RESPONSES, QUARANTINE, check
 
@@ -159,6 +160,8 @@ def test_what_is_no_pair_is_refused_by_name(chosen, rejected, reason):
         ("hh-rlhf", "\n\nHuman: a\n\nAssistant: b", "", "empty_side"),
         ("hh-rlhf", "\n\nHuman: a\n\nAssistant: b", "b", "not_a_transcript"),
         ("trl-conversational", [], [assistant("a")], "empty_side"),
+        ("trl-conversational", [], [], "empty_side"),
+        ("trl", "", "", "empty_side"),
     ],
 )
 def test_an_empty_side_that_leaves_no_prompt_is_not_counted_as_prompts_that_differ(format, chosen, rejected, reason):
@@ -277,9 +280,139 @@ def test_a_parquet_file_gives_the_same_responses_as_json_lines(tmp_path, format)
     assert [(row["line"], row["reason"]) for row in bad.to_pylist()] == refused
 
 
+HH = "\n\nHuman: {}\n\nAssistant: {}"
+
+
+def test_a_transcript_with_windows_line_ends_is_read_as_a_transcript_turn_by_turn():
+    start = HH.format("a", "b\nc") + "\n\nHuman: d\n\nAssistant: "
+    content = {side: (start + side).replace("\n", "\r\n") for side in ("chosen", "rejected")}
+    expected = ([("user", "a"), ("assistant", "b\r\nc"), ("user", "d")], {side: [side] for side in content})
+    for format in ("hh-rlhf", "trl"):
+        rows, bad = parsed(format, content)
+        assert (of_line(rows, 1), bad) == (expected, [])
+    asked = {"prompt": "\r\n\r\nHuman: a\r\n\r\nAssistant:", "chosen": " b", "rejected": " c"}
+    rows, _ = parsed("trl", asked)
+    assert of_line(rows, 1) == ([("user", "a")], {"chosen": ["b"], "rejected": ["c"]})
+    assert [layout.format for layout in LAYOUTS if layout.fits(content)] == ["hh-rlhf"]
+
+
+@pytest.mark.parametrize(
+    ("side", "said"),
+    [
+        (HH.format("q", "a\n\nHuman: and then?"), "chosen ends with a turn of Human's, 'and then?'"),
+        ("H: q\n\nA: a", "chosen begins with 'H: q"),
+    ],
+)
+def test_a_side_that_is_no_transcript_is_told_with_what_stands_there(side, said):
+    line = json.dumps({"chosen": side, "rejected": HH.format("q", "b")})
+    [(_, bad)] = formats.parse_lines([line.encode()], "x", "hh-rlhf", {})
+    assert bad["detail"][0].as_py().startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [("c", None), (HH.format("a", "b") + "\n\nHuman: c\n\nAssistant:", None), ("", None), ("x", "prompts_differ")],
+)
+def test_a_prompt_beside_transcripts_is_not_passed_over_where_it_is_another_one(prompt, reason):
+    start = HH.format("a", "b") + "\n\nHuman: c\n\nAssistant: "
+    _, bad = parsed("hh-rlhf", {"prompt": prompt, "chosen": start + "d", "rejected": start + "e"})
+    assert [found for _, found in bad] == ([] if reason is None else [reason])
+
+
+def test_transcripts_beside_their_own_prompt_do_not_become_answers_that_repeat_the_question():
+    sides = {side: HH.format("q", side) for side in ("chosen", "rejected")}
+    rows, _ = parsed("trl", sides | {"prompt": "q"}, sides | {"prompt": "other"})
+    assert of_line(rows, 1) == ([("user", "q")], {side: [side] for side in sides})
+    assert of_line(rows, 2) == ([("user", "other")], {side: [text] for side, text in sides.items()})
+
+
+def test_a_prompt_that_is_a_text_beside_lone_answers_is_their_question_and_not_a_prompt_that_differs():
+    rows, bad = parsed(
+        "trl-conversational",
+        {"prompt": "q", "chosen": [assistant("a")], "rejected": [assistant("b")]},
+        {"prompt": "q", "chosen": [assistant("a")], "rejected": []},
+        {"prompt": "q", "chosen": [assistant("hi"), user("other"), assistant("a")], "rejected": [assistant("b")]},
+        {"prompt": "", "chosen": [user("q"), assistant("a")], "rejected": [user("q"), assistant("b")]},
+    )
+    assert bad == [(3, "prompts_differ")]
+    assert of_line(rows, 1) == ([("user", "q")], {"chosen": ["a"], "rejected": ["b"]})
+    assert of_line(rows, 2) == ([("user", "q")], {"chosen": ["a"], "rejected": [""]})
+    assert of_line(rows, 4) == ([("user", "q")], {"chosen": ["a"], "rejected": ["b"]})
+
+
+@pytest.mark.parametrize(
+    ("format", "answers"),
+    [
+        ("trl-conversational", {"chosen": [assistant("a")], "rejected": [assistant("b")]}),
+        ("prompt-responses", {"responses": ["a", "b"]}),
+    ],
+)
+def test_what_is_left_out_of_the_messages_of_a_prompt_is_flagged_as_that_of_the_answers_is(format, answers):
+    rows, _ = parsed(format, answers | {"prompt": [user("q"), assistant("c") | {"tool_calls": ["t"]}, user("d")]})
+    assert [json.loads(row["meta_json"])["flags"] for row in rows] == [["message_fields_ignored"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (user("a" * 100 + "b"), user("a" * 100 + "c"), "turn 1, character 101: user '{0}b' and user '{0}c'"),
+        (user("caf\u00e9"), user("cafe\u0301"), r"turn 1, character 4: user 'caf\xe9' and user 'cafe\u0301'"),
+        (user("a"), assistant("a"), "turn 1, character 2: user 'a' and assistant 'a'"),
+    ],
+)
+def test_two_prompts_that_differ_are_not_told_by_what_is_alike_in_them(one, other, said):
+    line = json.dumps({"chosen": [one, assistant("x")], "rejected": [other, assistant("y")]})
+    [(_, bad)] = formats.parse_lines([line.encode()], "x", "trl-conversational", {})
+    assert bad["detail"][0].as_py().endswith(said.format("a" * 20))
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "said"),
+    [
+        ("trl", {"prompt": [user("q")], "chosen": "a", "rejected": "b"}, "prompt: messages beside texts"),
+        ("trl-conversational", {"prompt": [user("q")], "chosen": ["a"], "rejected": ["b"]}, "chosen[0]: the text 'a'"),
+        (
+            "trl-conversational",
+            {"prompt": [user("q")], "chosen": [assistant([{"type": "image"}])], "rejected": [assistant("b")]},
+            "chosen[0].content: parts of the types image; parts of type text alone are read",
+        ),
+    ],
+)
+def test_texts_among_messages_are_not_called_prompts_that_differ(format, content, said):
+    [(_, bad)] = formats.parse_lines([json.dumps(content).encode()], "x", format, {})
+    assert bad["reason"].to_pylist() == ["wrong_type"]
+    assert bad["detail"][0].as_py().startswith(said)
+
+
+def test_an_answer_of_several_turns_after_an_assistants_turn_is_refused_since_its_turns_could_not_be_told_apart():
+    turns = [[assistant(text), user("go on"), assistant(text)] for text in ("a", "b")]
+    content = {"chosen": turns[0], "rejected": turns[1]}
+    _, bad = parsed("trl-conversational", content | {"prompt": [user("q"), assistant("so")]})
+    assert bad == [(1, "not_an_answer")]
+    rows, bad = parsed("trl-conversational", content | {"prompt": [user("q"), {"role": "tool", "content": "so"}]})
+    assert (len(rows), bad) == (2, [])
+
+
+def test_the_same_two_texts_of_other_models_are_another_pair_and_not_two_that_contradict_each_other():
+    pair = {"prompt": "a", "chosen": "Yes.", "rejected": "No."}
+    named = [pair | {"model_chosen": model, "model_rejected": "m"} for model in ("x", "y", "x")]
+    rows, _ = parsed("trl", pair, *named)
+    ids = [row["question_id"] for row in rows[::2]]
+    assert len({*ids}) == 3
+    assert ids[1] == ids[3]
+
+
+def test_a_completion_whose_score_is_not_available_is_read_and_has_none():
+    completions = [{"response": text, "overall_score": score} for text, score in (("a", "N/A"), ("b", 4), ("c", "4"))]
+    rows, bad = parsed("ultrafeedback", {"instruction": "q", "completions": completions})
+    assert ([said(row).get("score") for row in rows], bad) == ([None, 4.0, 4.0], [])
+
+
 def test_a_prompt_that_is_an_empty_list_is_no_question_that_a_judge_or_trainer_could_read():
     rows, bad = parsed("prompt-responses", {"prompt": [], "responses": ["a", "b"]})
     assert (rows, bad) == ([], [(1, "missing_field")])
+    pair = {"prompt": [], "chosen": [assistant("a")], "rejected": [assistant("b")]}
+    assert parsed("trl-conversational", pair) == ([], [(1, "missing_field")])
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from comparisons import game, score, table
 from corpora import compare_protocol, protocol_files, score_protocol
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trustjudge_ray import config, labelling_preferences, runs
+from trustjudge_ray.cli import cli
 from trustjudge_ray.config import AnalysisConfig, ConfigError
 from trustjudge_ray.corpus.canary import META_JSON
 from trustjudge_ray.corpus.duplicates import deduplicate
@@ -197,6 +199,23 @@ def test_several_turns_keep_the_users_turns_between_them():
     long = (("user", "one"), ("assistant", "x"), ("user", "two"))
     row = one(judged((0.9, 0.1, 0), (0.9, 0.1, 0)), pair(messages=long))
     assert [m["content"] for m in row["prompt"]] == ["one", "x", "two"]
+
+
+def test_a_users_turn_within_answers_that_follow_a_tools_message_does_not_move_into_the_prompt():
+    asked = (("user", "one"), ("assistant", "call"), ("tool", "21"), ("user", "two"))
+    row = one(judged((0.9, 0.1, 0), (0.9, 0.1, 0)), pair(chosen=["a1", "a2"], rejected=["b1", "b2"], messages=asked))
+    assert [m["content"] for m in row["prompt"]] == ["one", "call", "21"]
+    assert [m["content"] for m in row["chosen"]] == ["a1", "two", "a2"]
+    lone = one(judged((0.9, 0.1, 0), (0.9, 0.1, 0)), pair(chosen=["a1", "a2"], rejected=["b1", "b2"], messages=()))
+    assert (lone["prompt"], [m["content"] for m in lone["rejected"]]) == ([], ["b1", "b2"])
+
+
+def test_answers_to_no_prompt_are_no_pair_that_a_trainer_would_fail_on_and_make_no_circle_with_those_of_others():
+    circle = [("x", "y"), ("y", "z"), ("z", "x")]
+    answers = [row for q, texts in enumerate(circle) for row in pair(q, *texts, messages=())]
+    judgments = [row for q in range(3) for row in judged((0.9, 0.1, 0), (0.9, 0.1, 0), q)]
+    rows = made(judgments, answers)
+    assert {(row["drop_reason"], row["cycle"]) for row in rows} == {("no_prompt", False)}
 
 
 def relations(rng, answers, questions):
@@ -418,6 +437,25 @@ def test_an_export_is_of_the_filters_that_are_asked_for_whatever_was_written_bef
     assert {name: folder.read_bytes(name) for name in folder.names("")} == before
 
 
+def test_a_filter_of_the_file_is_taken_out_by_null_in_either_command(tmp_path):
+    judgments = [row for q in range(4) for row in judged((0.5 + q / 10, 0.2, 0.1), (0.5, 0.2, 0.1), q)]
+    folder = judged_folder(str(tmp_path / "run"), judgments, [row for q in range(4) for row in pair(q)])
+    text = "corpus: {paths: [x]}\npreferences: {filters: {min_margin: 0.45, both_orders_agree: true}}\n"
+    folder.write_bytes("config.yaml", text.encode())
+    null = "preferences.filters.min_margin=null"
+    for overrides, rows, on in (
+        ([], 1, 2),
+        ([null], 4, 1),
+        ([null, null.replace("min_margin", "both_orders_agree")], 4, 0),
+    ):
+        line = ["export", folder.path, "trl", str(tmp_path / "x.jsonl"), *overrides, "--json"]
+        told = json.loads(CliRunner().invoke(cli, line).stdout)
+        assert (told["rows"], len(folder.read_json("data_card.json")["filters"])) == (rows, on)
+        labels = config.loads(text, "my.yaml", overrides).config.preferences
+        card = labelling_preferences.write(folder, labels, AnalysisConfig())
+        assert (card["counts"]["kept"], len(card["filters"])) == (rows, on)
+
+
 def test_an_export_by_another_judge_is_not_taken_for_one_by_the_first(tmp_path):
     first = [row for q in range(3) for row in judged((0.9, 0.1, 0), (0.9, 0.1, 0), q)]
     second = [row | {"judge": "k"} for q in range(3) for row in judged((0.1, 0.9, 0), (0.1, 0.9, 0), q)]
@@ -453,6 +491,21 @@ def test_a_line_of_whose_pair_one_side_alone_was_refused_does_not_vanish_from_th
     lost = {"conflicting_duplicate": 2} if recorded else {"too_few_responses": 1}
     assert (counts["quarantined"], counts["pairs"]) == (lost, 1)
     assert counts["rows"] == counts["pairs"] + sum(lost.values())
+
+
+def test_an_answer_that_cannot_be_used_of_a_row_that_is_and_texts_that_were_cut_are_counted(tmp_path):
+    sets = [{"prompt": "p", "responses": ["a", {"model": "m"}, "b"]}, {"prompt": "p2", "responses": ["c", "d"]}]
+    lines = "".join(json.dumps(one) + "\n" for one in sets).encode()
+    [(rows, bad)] = parse_lines([lines], "test", "prompt-responses", {})
+    answers, judgments = rows.to_pylist(), []
+    for question, cut in ((answers[0]["question_id"], True), (answers[-1]["question_id"], False)):
+        ids = [row["response_id"] for row in answers if row["question_id"] == question]
+        judgments += judged((0.9, 0.1, 0), (0.9, 0.1, 0), question, *ids, truncated=cut)
+    folder = judged_folder(str(tmp_path), judgments, answers)
+    folder.write_table("quarantine/files.parquet", bad)
+    counts = labelling_preferences.write(folder, PreferencesConfig(), AnalysisConfig())["counts"]
+    assert (counts["rows"], counts["pairs"], counts["quarantined"]) == (2, 2, {})
+    assert (counts["answers"], counts["cut"], counts["judgments"]) == ({bad["reason"][0].as_py(): 1}, 2, 4)
 
 
 @pytest.mark.s3

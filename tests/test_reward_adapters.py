@@ -2,10 +2,12 @@
 
 import asyncio
 import importlib.util
+import math
 import pickle
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,15 @@ import pytest
 from small_judges import small_judge
 
 from trustjudge_ray.config import ConfigError
+from trustjudge_ray.judging import protocols, scripted
 from trustjudge_ray.judging.base import JudgeError
+from trustjudge_ray.judging.slots import fill, task_slots
+from trustjudge_ray.rewards_config import RewardConfig
 from trustjudge_ray.training import adapters
 from trustjudge_ray.training.adapters import openrlhf, verl
 from trustjudge_ray.training.adapters.trl import AsyncTrlReward, TrlReward, said
 from trustjudge_ray.training.reward_tasks import response_id
-from trustjudge_ray.training.rewards import RewardError, RewardRequest
+from trustjudge_ray.training.rewards import RewardError, RewardRequest, TrustJudgeReward
 
 TEXTS = ["worst", "middle", "best", ""]
 CONFIG = f"""
@@ -96,9 +101,38 @@ def test_trl_finds_groups_by_equal_prompts_wherever_they_stand_in_the_batch(conf
 
 
 def test_a_batch_without_any_reward_is_not_trained_on_in_silence(config):
-    anchored = TrlReward(with_rewards(config, "{mode: anchor}"), reference="solution")
-    with pytest.warns(RuntimeWarning, match="none of 2 completions has a reward: no_reference 2; .* column 'solution'"):
-        assert anchored(["Why?"] * 2, ["so", "or so"], reference=["because"] * 2) == [None, None]
+    anchored = TrlReward(with_rewards(config, "{mode: anchor}"))
+    told = "none of 2 completions has a reward: no_reference 2; .* column 'reference'"
+    with pytest.warns(RuntimeWarning, match=told):
+        assert anchored(["Why?"] * 2, ["so", "or so"], solution=["because"] * 2) == [None, None]
+
+
+@pytest.mark.parametrize("named", [{"reference": "soluton"}, {"group": "soluton"}])
+def test_a_misspelt_column_does_not_train_on_another_reward_in_silence(config, named):
+    with pytest.raises(RewardError, match=r"no column 'soluton'; it has \['id', 'solution'\]"):
+        TrlReward(config, **named)(["Why?"], ["so"], id=[1], solution=["because"], trainer_state=object())
+
+
+@pytest.mark.parametrize(
+    ("version", "fine"), [("1.5.1", False), ("0.29.0", False), ("1.6.0", True), ("1.16.0", True), ("2.0.0rc1", True)]
+)
+def test_a_trl_that_takes_none_for_0_gets_an_error_or_what_was_chosen(config, tmp_path, monkeypatch, version, fine):
+    there = tmp_path / f"trl-{version}.dist-info"
+    there.mkdir()
+    (there / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = (["Why?"] * 2, ["best", ""])
+    chosen = TrlReward(with_rewards(config, "{missing: -1.0}"))(*asked)
+    if fine:
+        assert TrlReward(config)(*asked)[1] is chosen[1] is None
+        state = pytest.importorskip("transformers").TrainerState()
+        assert TrlReward(config)(*asked, trainer_state=state, log_metric=lambda name, value: None)[1] is None
+        with pytest.raises(adapters.MissingRewardError, match="this trainer of TRL knows no missing one"):
+            TrlReward(config)(*asked, trainer_state=state)  # as OnlineDPO calls
+    else:
+        with pytest.raises(adapters.MissingRewardError, match=f"TRL {version} knows no missing one"):
+            TrlReward(config)(*asked)
+        assert chosen[1] == -1.0
 
 
 def test_trl_takes_references_from_the_column_that_is_named(config):
@@ -123,6 +157,36 @@ def test_a_reference_that_is_no_text_is_refused_and_its_python_form_is_never_com
             verl.compute_scores(["x"], ["middle"], [truth], [{"prompt": "Why?"}], config=config)
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"prompts": "Why?", "completions": "best"}, "prompts: got a text for 4 prompts; a list with one each"),
+        ({"completions": ["so", "or so"]}, "completions: got 2 entries for 1 prompts"),
+        ({"reference": "r"}, "reference: got a text"),
+        ({"reference": ["r", "s"]}, "reference: got 2 entries for 1 prompts"),
+        ({"prompts": [turn("user", "Why?")]}, "a prompt is dict; a text, or messages with role and content"),
+        ({"prompts": [["Why?"]]}, "a prompt is a list with str; a text, or messages"),
+        ({"prompts": [None]}, "a prompt is NoneType"),
+        ({"completions": [None]}, "a completion is NoneType"),
+        ({"completions": [[{"content": "so"}]]}, "a completion is a list with dict"),
+    ],
+)
+def test_columns_that_are_none_are_named_and_no_text_is_taken_letter_by_letter(config, columns, message):
+    with pytest.raises(RewardError, match=message):
+        TrlReward(config)(**{"prompts": ["Why?"], "completions": ["so"]} | columns)
+
+
+def test_a_column_of_references_that_is_nothing_is_no_reference(config):
+    asked = (["Why?"], ["middle"])
+    assert TrlReward(config)(*asked, reference=None) == TrlReward(config)(*asked)
+
+
+@pytest.mark.parametrize("missing", [float("nan"), float("inf"), "0.5"])
+def test_verl_is_not_given_what_is_no_number_for_a_missing_reward(config, missing):
+    with pytest.raises(ConfigError, match=r"reward_kwargs.missing: got .*; a number, or nothing"):
+        verl.compute_scores(["x"], [""], [None], [{"prompt": "Why?"}], config=config, missing=missing)
+
+
 def test_a_trl_reward_can_be_sent_to_another_process_before_it_is_used(config):
     sent = pickle.loads(pickle.dumps(TrlReward(config, name="judge")))
     assert sent.__name__ == "judge"
@@ -142,7 +206,16 @@ def test_verl_samples_that_are_under_way_together_are_judged_with_the_values_of_
     found = asyncio.run(samples())
     batch = verl.compute_scores(["mine"] * 3, TEXTS[:3], [None] * 3, [{"prompt": p} for p in prompts], config=config)
     assert [sample["score"] for sample in found] == pytest.approx(batch)
-    assert {tuple(sample) for sample in found} == {("score", "judged", "calls")}
+    names = ("score", "judged", "calls", "label_mass", "entropy", "p_tie", "agree", "order_effect")
+    assert {tuple(sample) for sample in found} == {names}
+    assert all(sample["entropy"] > 0 and math.isnan(sample["agree"]) for sample in found)
+    one_by_one = [
+        verl.compute_score_sync("mine", text, "", {"prompt": "Why?"}, config=config, reward_router_address=None)[
+            "score"
+        ]
+        for text in TEXTS[:3]
+    ]
+    assert one_by_one == pytest.approx(batch)
 
 
 def test_verl_is_given_the_ground_truth_as_the_reference(config):
@@ -158,10 +231,10 @@ def test_a_trainer_without_missing_rewards_gets_an_error_or_what_was_chosen_but_
     chosen = with_rewards(config, "{missing: -0.5}")
     assert verl.compute_scores(["x"], [""], [None], [{"prompt": "Why?"}], config=chosen) == [-0.5]
     told = asyncio.run(verl.compute_score("x", "", None, {"prompt": "Why?"}, config=chosen, missing=0.25))
-    assert told == {"score": 0.25, "judged": 0.0, "calls": 0.0}
+    assert (told["score"], told["judged"], told["calls"], math.isnan(told["label_mass"])) == (0.25, 0.0, 0.0, True)
 
 
-@pytest.mark.parametrize("extra", [None, {}, {"index": 3}, {"prompt": []}])
+@pytest.mark.parametrize("extra", [None, {}, {"index": 3}, {"prompt": []}, {"prompt": math.nan}])
 def test_verl_without_a_prompt_is_told_where_to_put_it(config, extra):
     with pytest.raises(RewardError, match="extra_info has no 'prompt'.*reward_kwargs.prompt_key"):
         verl.compute_scores(["x"], ["best"], [None], [extra], config=config)
@@ -180,6 +253,56 @@ def test_openrlhf_loads_the_file_by_its_path_and_gets_tensors(config, monkeypatc
     assert told["rewards"].tolist() == pytest.approx(wanted)
     assert torch.equal(told["scores"], told["rewards"])
     assert all(column.shape == (3,) for column in told["extra_logs"].values())
+
+
+def test_samples_that_openrlhf_hands_over_one_by_one_have_logs_of_the_same_names(config):
+    """Its batches are put together by the names of the first sample, and a name too many or too few ends the run."""
+    given = adapters.source(with_rewards(config, "{missing: 0.0}"))
+    asked = [
+        (["p best"], ["so"]),
+        (["p middle"], [""]),
+        (["p "], [None]),
+        (["p best", "p worst", "p middle"], [""] * 3),
+    ]
+    logs = [openrlhf.rewards_of(given, queries, ["p "] * len(queries), labels) for queries, labels in asked]
+    assert len({frozenset(columns) for _, columns in logs}) == 1
+    anchored, scored, empty, several = (columns for _, columns in logs)
+    assert anchored["agree"][0] in (0.0, 1.0)
+    assert math.isnan(scored["agree"][0])
+    assert (empty["judged"], empty["missing"], math.isnan(empty["label_mass"][0])) == ([0.0], [1.0], True)
+    assert all(-1 <= value <= 1 for value in several["length_correlation"])
+
+
+@pytest.mark.parametrize("trainer", ["openrlhf", "verl"])
+def test_samples_that_a_trainer_hands_over_in_many_threads_are_judged_in_few_batches(trainer):
+    read = protocols.load("score-5-conversation")
+    judge, asked = scripted.ScriptedJudge({"seconds_per_batch": 0.2}, {read.name: read}), []
+
+    class Counted:
+        def judge(self, tasks: Any) -> Any:
+            asked.append(len(tasks))
+            return judge.judge(tasks)
+
+    given = TrustJudgeReward(RewardConfig(mode="score"), Counted(), {read.name: read})
+
+    def one(text: str) -> float:
+        if trainer == "verl":
+            return verl.compute_score_sync("x", text, None, {"prompt": "p "}, config=given)["score"]
+        return openrlhf.rewards_of(given, [f"p {text}"], ["p "], [None])[0][0]
+
+    texts = [f"answer {i}" for i in range(12)]
+    with ThreadPoolExecutor(12) as threads:
+        found = list(threads.map(one, texts))
+    assert (sum(asked), len(asked) <= 4) == (12, True)
+    alone = given.rewards([RewardRequest((turn("user", "p "),), text) for text in texts])
+    assert found == pytest.approx([reward.value for reward in alone])
+
+
+def test_a_trainer_that_runs_an_event_loop_in_its_thread_is_answered_too(config):
+    async def call() -> list[float]:
+        return openrlhf.rewards_of(adapters.source(config), ["p best"], ["p "], [None])[0]
+
+    assert asyncio.run(call()) == openrlhf.rewards_of(adapters.source(config), ["p best"], ["p "], [None])[0]
 
 
 @pytest.mark.parametrize(
@@ -201,11 +324,17 @@ def test_openrlhf_loads_the_file_by_its_path_and_gets_tensors(config, monkeypatc
         ),
         ("Why? (in brief)", (turn("user", "Why? (in brief)"),)),
         *(
+            (f"<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n{thinking}", (turn("user", "Why?"),))
+            for thinking in ("<think>\n", "<think>\n\n</think>\n\n", "\n")
+        ),
+        *(
             (quoting, (turn("user", quoting),))
             for quoting in (
                 "Explain <|im_start|>user\nhi<|im_end|> to me.",
                 "<|im_start|>user\nhi<|im_end|>\nWhat is that?",
                 "<|im_start|>user\nWhat is <|im_end|> for?<|im_end|>\n<|im_start|>assistant\n",
+                "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\nBecause it is",
+                "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n<think>First",
             )
         ),
         (
@@ -265,6 +394,31 @@ def test_a_judge_is_split_in_a_trainers_process_as_configured_and_not_loaded_who
     path.write_text(f"judge: {{model: {model}}}\ncluster: {{tensor_parallel: 2}}")
     with pytest.raises(JudgeError, match="heads .*divisible by tensor parallel size"):
         adapters.from_config(path)
+
+
+@pytest.mark.parametrize("mode", ["score", "anchor", "group"])
+def test_by_default_the_judge_sees_the_system_turn_and_earlier_answers(mode):
+    settings, read = adapters.reward_protocols(RewardConfig(mode=mode))
+    judge, shown = scripted.ScriptedJudge({}, read), []
+
+    class Reads:
+        def judge(self, tasks: Any) -> Any:
+            for task in tasks.to_pylist():
+                protocol = read[task["protocol"]]
+                shown.append(fill(protocol.user, task_slots(protocol, task)))
+            return judge.judge(tasks)
+
+    turns = (
+        turn("system", "Answer in French."),
+        turn("user", "Hello?"),
+        turn("assistant", "Salut."),
+        turn("user", "Go"),
+    )
+    asked = [RewardRequest(turns, text, "C'est bon.") for text in ("Oui.", "Yes.")]
+    assert None not in [reward.value for reward in TrustJudgeReward(settings, Reads(), read).rewards(asked)]
+    assert shown
+    for text in shown:
+        assert [part in text for part in ("[system]\nAnswer in French.", "[assistant]\nSalut.")] == [True, True]
 
 
 def test_a_protocol_of_ones_own_is_named_by_its_path(config, tmp_path):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+import numpy as np
 import pytest
 from openai_fixtures import BusyHTTPServer
 
@@ -136,6 +137,15 @@ def test_an_answer_without_rewards_is_an_error_that_names_the_service(answer, me
 
 
 FOUND = (200, {}, {"rewards": GIVEN})
+
+
+def hasty(url: str, **given: Any) -> adapters.RewardClient:
+    """A client that does not wait between its tries."""
+    client = adapters.RewardClient(url, **given)
+    client._pause.set()
+    return client
+
+
 BROKEN_OFF = (200, {"Content-Length": "9999"}, {"rewards": GIVEN})
 
 
@@ -189,7 +199,48 @@ def test_a_service_that_stays_away_is_an_error_after_so_many_tries():
     assert len(asked) == 3
 
 
-@pytest.mark.parametrize("answer", [None, BROKEN_OFF, *((status, {}, "gone") for status in (500, 502, 504))])
+@pytest.mark.parametrize("broken", [None, BROKEN_OFF])
+def test_a_connection_that_is_broken_off_at_a_first_call_ends_no_training_and_a_wrong_port_is_told_soon(broken):
+    with service([broken, broken, FOUND]) as (url, asked):
+        assert hasty(url).rewards(ASKED)[0].value == 0.75
+    assert asked[0] == asked[2]
+    with service([broken] * 4) as (url, asked):
+        with pytest.raises(adapters.RewardServiceError, match="is the reward service"):
+            hasty(url).rewards(ASKED)
+        assert len(asked) == 3
+
+
+def test_a_service_that_is_late_at_the_first_call_is_asked_again_for_what_it_has_judged_meanwhile():
+    late = (504, {}, {"error": {"code": "deadline", "message": "2 of 2 requests were not judged before the deadline"}})
+    with service([late, FOUND]) as (url, asked):
+        assert hasty(url).rewards(ASKED)[0].value == 0.75
+    assert asked[0] == asked[1]
+
+
+def test_a_service_that_is_there_and_full_is_asked_more_often_than_one_that_is_lost():
+    full, gone = (429, {"Retry-After": "0"}, {}), (502, {}, "gone")
+    with service([FOUND, full, gone, full, full, FOUND, full, gone, gone]) as (url, asked):
+        client = hasty(url, tries=2)
+        for _ in range(2):
+            client.rewards(ASKED)
+        with pytest.raises(adapters.RewardServiceError, match="HTTP 502"):
+            client.rewards(ASKED)
+        assert len(asked) == 9
+    with service([full] * 7) as (url, asked):
+        client = hasty(url, tries=2)
+        with pytest.raises(adapters.RewardServiceError, match="HTTP 429"):
+            client.rewards(ASKED)
+        assert len(asked) == 6
+
+
+def test_clients_that_were_refused_together_do_not_come_again_together_nor_earlier_than_they_were_told():
+    waits = [adapters._spread(f"body {i}".encode(), attempt) for i in range(50) for attempt in range(3)]
+    assert len(set(waits)) == 150
+    assert all(1 <= wait < 1.5 for wait in waits)
+    assert np.mean(waits) == pytest.approx(1.25, abs=0.05)
+
+
+@pytest.mark.parametrize("answer", [(status, {}, "gone") for status in (500, 502, 504)])
 def test_what_never_gave_a_reward_is_not_asked_again_and_a_wrong_address_is_told_at_once(answer):
     with service([answer, FOUND]) as (url, asked), pytest.raises(adapters.RewardServiceError):
         adapters.RewardClient(url).rewards(ASKED)

@@ -23,6 +23,7 @@ from trustjudge_ray.training.reward_tasks import question_id, response_id
 from trustjudge_ray.training.rewards import Reward, RewardError, RewardRequest, TrustJudgeReward
 
 PROTOCOLS = {protocol.name: protocol for protocol in (score_protocol(), compare_protocol())}
+NAMED = {"score_protocol": "score-5", "pair_protocol": "compare"}
 
 
 class Watched:
@@ -56,7 +57,7 @@ class Watched:
 def rewarder(planted: dict[str, Any], **settings: Any) -> tuple[TrustJudgeReward, Watched]:
     judge = Watched(planted)
     named = {"name": "scripted", "identity": scripted.identity(planted)}
-    return TrustJudgeReward(RewardConfig(**settings), judge, PROTOCOLS, **named), judge
+    return TrustJudgeReward(RewardConfig(**NAMED | settings), judge, PROTOCOLS, **named), judge
 
 
 def request(text: str, question: str = "Why?", reference: str | None = None, group: str | None = None) -> RewardRequest:
@@ -156,6 +157,25 @@ def test_a_failed_judgment_is_none_and_never_a_number(mode):
     rewards, _ = rewarder({"failure_rate": 1.0}, mode=mode)
     found = rewards.rewards([request(text, reference="r") for text in ("a", "b", "b")])
     assert [(reward.value, reward.status) for reward in found] == [(None, "engine_error")] * 3
+
+
+class Odd:
+    """A judge whose first label always has this log-probability, and the others what is left."""
+
+    def __init__(self, logprob: float) -> None:
+        self._logprob = logprob
+
+    def judge(self, tasks: pa.Table) -> list[Reading]:
+        counts = [len(PROTOCOLS[name].label_texts) for name in tasks["protocol"].to_pylist()]
+        return [Reading(label_logprobs=[self._logprob, *[-3.0] * (count - 1)]) for count in counts]
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, 1000.0, 2.0])
+@pytest.mark.parametrize("mode", ["score", "anchor", "group"])
+def test_what_is_no_log_probability_is_a_failure_and_neither_a_number_nor_an_exception(mode, logprob):
+    rewards = TrustJudgeReward(RewardConfig(mode=mode, **NAMED), Odd(logprob), PROTOCOLS)
+    found = rewards.rewards([request(text, reference="r") for text in ("a", "b")])
+    assert [(reward.value, reward.status) for reward in found] == [(None, "bad_logprob")] * 2
 
 
 @pytest.mark.parametrize("mode", ["score", "anchor", "group"])
@@ -382,19 +402,17 @@ def test_a_caller_who_gives_up_takes_no_answer_from_the_others():
     assert found[0].value == pytest.approx(rewarder({}, mode="score")[0].rewards([request("b")])[0].value)
 
 
-def test_groups_of_two_calls_stay_apart_unless_they_are_named():
+def test_groups_of_two_calls_stay_apart_whatever_they_are_named():
     rewards, _ = rewarder(quality(x=0.5, weak=0.1, strong=0.9), mode="group", gather_seconds=0.05)
 
     async def calls(group: str | None) -> list[list[Reward]]:
         parts = (["x", "weak"], ["x", "strong"])
         return await asyncio.gather(*[rewards.arewards([request(t, group=group) for t in part]) for part in parts])
 
-    for unnamed in (None, ""):
-        apart = asyncio.run(calls(unnamed))
+    for name in (None, "", "g"):
+        apart = asyncio.run(calls(name))
         assert apart[0][0].value == pytest.approx(win(0.5, 0.1), abs=1e-6)
-    together = asyncio.run(calls("g"))
-    wins = [0.5, win(0.5, 0.1), win(0.5, 0.9)]
-    assert together[0][0].value == together[1][0].value == pytest.approx(sum(wins) / 3, abs=1e-6)
+        assert apart[1][0].value == pytest.approx(win(0.5, 0.9), abs=1e-6)
 
 
 def test_the_order_of_requests_changes_no_reward():
@@ -435,7 +453,11 @@ def test_a_text_that_is_none_is_named_and_fails_nobody_elses_call():
     rewards, judge = rewarder({}, mode="score", gather_seconds=0.05)
     for bad, field in [
         (request("half \ud83d"), r"requests\[1\].completion: half of a surrogate pair at 5"),
-        (request("a", question="\udcff"), r"requests\[1\].messages\[0\]"),
+        (request("a", question="\udcff"), r"requests\[1\].messages\[0\].content"),
+        (request(5), r"requests\[1\].completion: got int; a text"),
+        (request("a", reference=["r"]), r"requests\[1\].reference: got list; a text"),
+        (RewardRequest((), "a"), r"requests\[1\].messages: none; one or more"),
+        (RewardRequest(({"role": "user"},), "a"), r"requests\[1\].messages\[0\].content: got NoneType; a text"),
         (request("a", reference="\ud83d"), r"requests\[1\].reference"),
     ]:
         with pytest.raises(RewardError, match=field):
@@ -449,6 +471,13 @@ def test_a_text_that_is_none_is_named_and_fails_nobody_elses_call():
     broken, (fine,) = asyncio.run(calls())
     assert isinstance(broken, RewardError)
     assert fine.status == "ok"
+
+
+def test_requests_that_can_be_read_only_once_are_all_rewarded():
+    rewards, _ = rewarder({}, mode="score")
+    wanted = rewards.rewards([request("a"), request("b")])
+    for found in (rewards.rewards(map(request, "ab")), asyncio.run(rewards.arewards(map(request, "ab")))):
+        assert [reward.value for reward in found] == [reward.value for reward in wanted]
 
 
 def test_the_default_settings_have_no_fault():

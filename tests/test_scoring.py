@@ -128,8 +128,9 @@ def test_a_failed_judgment_keeps_its_row_for_every_rule_with_its_status():
     assert values == dict.fromkeys(SCORING_RULES, (None, "too_long"))
 
 
-def test_a_nan_among_the_log_probabilities_is_never_averaged_away():
-    values = found(row([1], label_logprobs=[math.nan, 0.0, NO, NO, NO]))
+@pytest.mark.parametrize("odd", [math.nan, math.inf, 1000.0])
+def test_what_is_no_log_probability_is_never_averaged_away(odd):
+    values = found(row([1], label_logprobs=[odd, 0.0, NO, NO, NO]))
     assert set(values.values()) == {(None, "bad_logprob")}
 
 

@@ -198,8 +198,11 @@ def test_what_happened_is_counted_where_prometheus_reads(running):
             lines = [line for line in answer.read().decode().splitlines() if "trustjudge_service_" in line]
         missing = [name for name in wanted if not any(all(part in line for part in name.split(".*")) for line in lines)]
         if not missing:
-            return
+            break
         assert time.monotonic() < end, f"not exported: {missing}"
+    told = httpx.get(f"{running.url}/metrics", headers=HEADERS).text.splitlines()
+    assert not [name for name in wanted if not any(all(part in line for part in name.split(".*")) for line in told)]
+    assert httpx.get(f"{running.url}/metrics").status_code == 401
 
 
 def test_a_service_that_would_listen_elsewhere_than_it_says_or_to_others_without_a_token_does_not_start(running):

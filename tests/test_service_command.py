@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -55,6 +56,26 @@ def test_a_batch_has_its_time_from_when_the_judge_begins_on_it_and_one_that_hang
     )
     assert (done.returncode, done.stdout) == told, done.stderr
     assert ("serve.batch_timeout" in done.stderr) == (told[0] == 1)
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Ray's own
+def test_what_is_waited_for_is_said_again_and_again_until_the_service_has_started():
+    from trustjudge_ray.training import service
+
+    said: list[str] = []
+    often = threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 3:
+            often.set()
+
+    with service.telling(say, lambda: "the judge: it is loading", every=0.01):
+        assert often.wait(30)
+    count = len(said)
+    assert said[1] == "still starting after 0.02 s: the judge: it is loading"
+    assert "telling" not in {thread.name for thread in threading.enumerate()}
+    assert len(said) == count
 
 
 class Command:
@@ -189,6 +210,7 @@ def test_the_command_serves_until_sigterm_answers_what_it_took_in_and_leaves_not
         assert asyncio.run(scene()) == [200]
         _, rest = process.communicate(timeout=60)
     assert process.returncode == 0, (said + rest).decode()
+    assert rest.decode().splitlines() == ["stopping: what was taken in is answered"], "Ray's own words about its end"
     assert mine
     assert psutil.wait_procs(mine, timeout=10)[1] == []
     with pytest.raises(httpx.ConnectError):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from trustjudge_ray.serving_config import ServingConfig, is_loopback, loads
 from trustjudge_ray.training.adapters import reward_protocols
 from trustjudge_ray.training.rewards import Reward, RewardRequest, TrustJudgeReward
 from trustjudge_ray.training.service_http import Routes, Token, rewarded
+from trustjudge_ray.training.service_metrics import Tally
 from trustjudge_ray.training.service_queue import Expired, Limits, QueueFull, RewardQueue, Stopping
 
 SALT = b"0123456789abcdef"
@@ -38,7 +40,14 @@ def judge_of(config: ServingConfig) -> TrustJudgeReward:
 class Service:
     """The routes over a queue whose judge is asked in this process."""
 
-    def __init__(self, config: ServingConfig, token: Token | None = None, ask: Any = None, loaded: bool = True) -> None:
+    def __init__(
+        self,
+        config: ServingConfig,
+        token: Token | None = None,
+        ask: Any = None,
+        loaded: bool = True,
+        metrics: Callable[[], str] = lambda: "",
+    ) -> None:
         self.judge, self.batches, self.answered = judge_of(config), [], []
         limits = Limits(max_batch=8, max_wait=0.01, max_queue=config.serve.max_queue, in_flight=2, cache=100)
         self.queue: RewardQueue[RewardRequest, Reward] = RewardQueue(
@@ -55,7 +64,7 @@ class Service:
         async def is_loaded() -> bool:
             return loaded
 
-        routes = Routes(ask or queued, is_loaded, config.serve, config.rewards, token, self._note)
+        routes = Routes(ask or queued, is_loaded, config.serve, config.rewards, token, self._note, metrics)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             await (await routes.respond(Request(scope, receive)))(scope, receive, send)
@@ -172,7 +181,8 @@ def test_openrlhf_gets_numbers_for_what_follows_each_prompt():
         ]
     )
     numbers = [reward.value for reward in expected]
-    assert answer.json() == {"rewards": numbers, "scores": numbers}
+    logs = {"judged": [1.0, 1.0], "calls": [2.0, 1.0]}
+    assert answer.json() == {"rewards": numbers, "scores": numbers, "extra_logs": logs}
     for labels in ({}, {"labels": None}):
         (unlabelled,) = post(service, "/openrlhf", {"query": ["Plain: yes"], "prompts": ["Plain: "], **labels})
         assert unlabelled.json()["rewards"] == numbers[1:]
@@ -187,6 +197,14 @@ def test_a_failed_judgment_is_null_and_never_a_number_unless_one_was_chosen():
     assert (refused.status_code, refused.json()["error"]["field"]) == (502, "query[1]")
     (chosen,) = post(Service(config_of("rewards.missing=-1")), "/openrlhf", bad)
     assert chosen.json()["rewards"][1] == -1
+    assert chosen.json()["extra_logs"] == {"judged": [1.0, 0.0], "calls": [1.0, 0.0]}
+
+
+def test_openrlhf_may_send_nothing_for_it_divides_a_batch_among_its_addresses():
+    service = Service(config_of())
+    (answer,) = post(service, "/openrlhf", {"query": [], "prompts": [], "labels": []})
+    assert answer.json() == {"rewards": [], "scores": [], "extra_logs": {"judged": [], "calls": []}}
+    assert service.batches == []
 
 
 MALFORMED = [
@@ -222,6 +240,11 @@ MALFORMED = [
     (b'"\xff"', 400, None),
     (b"[" * 5_000, 400, None),
     (b"1" * 5000, 400, None),
+    (
+        b'{"requests": [{"messages": [{"role": "user", "content": "q"}], "completion": "a", "completion": "b"}]}',
+        400,
+        None,
+    ),
     (json.dumps({"requests": [request("long " * 2000)]}).encode(), 413, None),
 ]
 
@@ -276,6 +299,23 @@ def test_a_large_body_without_a_length_is_broken_off_and_one_that_never_comes_is
     assert sum(read) < 20_000
 
 
+def test_a_body_that_is_compressed_is_told_so_and_one_with_a_byte_order_mark_is_read():
+    body = json.dumps({"requests": [request("a")]}).encode()
+    for coding, status in (("gzip", 415), ("deflate, gzip", 415), ("identity", 200)):
+        (answer,) = post(Service(config_of()), "/v1/reward", body, headers={"Content-Encoding": coding})
+        assert answer.status_code == status
+    (marked,) = post(Service(config_of()), "/v1/reward", b"\xef\xbb\xbf" + body)
+    assert values(marked)[0]["status"] == "ok"
+
+
+def test_a_key_that_stands_twice_among_very_many_is_found_in_a_time_that_does_not_grow_with_their_square():
+    keys = ", ".join(f'"{i}": 0' for i in range(400_000))
+    began = time.process_time()
+    (answer,) = post(Service(config_of()), "/v1/reward", f'{{{keys}, "399999": 1}}'.encode())
+    assert (answer.status_code, "'399999' stands twice" in answer.json()["error"]["message"]) == (400, True)
+    assert time.process_time() - began < 5
+
+
 @pytest.mark.parametrize("length", [b"\xb2", b"-1", b"", b"9" * 5000])
 def test_a_length_that_is_none_is_refused_and_does_not_end_in_a_traceback(length):
     (answer,) = post(Service(config_of()), "/v1/reward", b"{}", headers={"Content-Length": length})
@@ -289,13 +329,14 @@ def test_a_deadline_beyond_all_floats_is_as_long_as_there_is():
 
 
 def test_routes_and_methods_that_are_not_there_are_named():
-    async def sent() -> list[int]:
+    async def sent() -> list[tuple[int, str | None]]:
         async with service.client() as client:
             asked = [("GET", "/"), ("GET", "/v1/reward"), ("POST", "/healthz"), ("HEAD", "/healthz")]
-            return [(await client.request(method, route)).status_code for method, route in asked]
+            told = [await client.request(method, route) for method, route in asked]
+            return [(answer.status_code, answer.headers.get("Allow")) for answer in told]
 
     service = Service(config_of())
-    assert asyncio.run(sent()) == [404, 405, 405, 200]
+    assert asyncio.run(sent()) == [(404, None), (405, "POST"), (405, "GET, HEAD"), (200, None)]
     assert service.answered == [("other", 404), ("/v1/reward", 405), ("/healthz", 405), ("/healthz", 200)]
 
 
@@ -321,6 +362,55 @@ def test_without_the_token_nobody_is_rewarded_and_no_body_is_read():
         (answer,) = post(service, "/v1/reward", {"requests": [request("a")]}, headers={"Authorization": right})
         assert answer.status_code == 200
     assert "secret" not in repr(Token.of("secret of sixteen", SALT))
+
+
+def test_the_token_may_come_in_an_address_which_is_all_that_openrlhf_can_be_given():
+    service = Service(config_of(), Token.of("secret:of+sixteen", SALT))
+
+    async def sent() -> list[int]:
+        async with service.client() as client:
+            users = [("any", "secret:of+sixteen"), ("", "secret:of+sixteen"), ("secret:of+sixteen", ""), ("any", "of")]
+            asked = {"query": ["p a"], "prompts": ["p "]}
+            return [(await client.post("/openrlhf", json=asked, auth=user)).status_code for user in users]
+
+    assert asyncio.run(sent()) == [200, 200, 401, 401]
+    for odd in ("Basic", "Basic !", "Basic /w==", "Basic " + "A" * 7):
+        assert post(service, "/openrlhf", {}, headers={"Authorization": odd})[0].status_code == 401
+
+
+def test_what_was_counted_is_told_as_prometheus_reads_it_and_to_nobody_without_the_token():
+    parser = pytest.importorskip("prometheus_client.parser")
+    tally = Tally()
+    for seconds in (0.01, 0.2, 500.0):
+        tally.note("seconds", seconds, {"route": "/v1/reward"})
+    for route in ("/v1/reward", "/v1/reward", 'a "b"\\n\n'):
+        tally.note("requests", 1, {"route": route, "status": "200"})
+    for waiting in (7, 3):
+        tally.note("waiting", waiting)
+    service = Service(config_of(), Token.of("secret of sixteen", SALT), metrics=tally.text)
+
+    async def got(**headers: str) -> httpx.Response:
+        async with service.client() as client:
+            return await client.get("/metrics", headers=headers)
+
+    assert asyncio.run(got()).status_code == 401
+    answer = asyncio.run(got(Authorization="Bearer secret of sixteen"))
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {family.name: family for family in parser.text_string_to_metric_families(answer.text)}
+    read = {
+        (s.name.removeprefix("trustjudge_service_"), *s.labels.values()): s.value
+        for f in families.values()
+        for s in f.samples
+    }
+    assert families["trustjudge_service_seconds"].type == "histogram"
+    buckets = [(key[2], value) for key, value in read.items() if key[0] == "seconds_bucket"]
+    assert buckets[:4] == [("0.01", 1), ("0.03", 1), ("0.1", 1), ("0.3", 2)]
+    assert buckets[-2:] == [("100.0", 2), ("+Inf", 3)]
+    assert read["seconds_sum", "/v1/reward"] == pytest.approx(500.21)
+    assert read["seconds_count", "/v1/reward"] == 3
+    assert read["requests_total", "/v1/reward", "200"] == 2
+    assert read["requests_total", 'a "b"\\n\n', "200"] == 1
+    assert (read["waiting",], read["expired_total",], read["batch_count",]) == (3, 0, 0)
 
 
 def test_the_command_leaves_no_token_in_its_environment_for_the_processes_of_ray_to_inherit(tmp_path):

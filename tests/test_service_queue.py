@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trustjudge_ray.training import adapters
 from trustjudge_ray.training.service_queue import EngineLost, Expired, Limits, QueueFull, RewardQueue, Stopping, Unit
 
 FAR = 1e6
@@ -174,6 +175,56 @@ def test_a_full_queue_refuses_the_whole_body_and_says_when_there_is_room():
         assert engine.judged == Counter("abcde") + Counter(f"{x}{i}" for x in "wf" for i in range(4))
 
     play(scene())
+
+
+def test_who_is_refused_after_others_is_told_a_later_time_until_nobody_is_served_any_more():
+    async def scene() -> None:
+        queue = queue_of(Engine(8.0), max_queue=4, max_wait=0.0)
+        await ask(queue, *"abcd")  # so the queue knows that it takes two seconds for each
+        flying, waiting = (asyncio.create_task(ask(queue, *names)) for names in ("efgh", "ijkl"))
+        await asyncio.sleep(1)
+        told = []
+        for names in ("mn", "opq", "r", *(f"{i}" for i in range(60))):
+            with pytest.raises(QueueFull) as full:
+                await ask(queue, *names)
+            told.append(full.value.retry_after)
+        assert told[:4] == [8, 12, 18, 20]  # four wait, then those two, those three …
+        assert told[-1] == 60
+        await asyncio.gather(flying, waiting)
+        again = [asyncio.create_task(ask(queue, *names)) for names in ("stuv", "wxyz")]
+        await asyncio.sleep(1)
+        with pytest.raises(QueueFull) as full:
+            await ask(queue, "late")
+        assert full.value.retry_after == 8
+        await asyncio.gather(*again)
+
+    play(scene())
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.05, 3), (2.0, 1), (2.0, 3)])
+def test_of_many_trainers_that_ask_at_once_with_room_for_few_none_gives_up(seconds, rounds):
+    """64 trainers, each with a body of eight, and a queue with room for four bodies."""
+    tries = 24  # of a service that is full
+
+    async def scene() -> Engine:
+        queue = queue_of(engine := Engine(seconds), max_queue=32, in_flight=2, max_batch=8)
+
+        async def trainer(i: int) -> None:
+            for step in range(rounds):
+                for attempt in range(tries):
+                    try:
+                        await ask(queue, *(f"{i} {step} {j}" for j in range(8)))
+                        break
+                    except QueueFull as full:
+                        wait = adapters._seconds(str(full.retry_after), attempt)
+                        await asyncio.sleep(wait * adapters._spread(f"{i} {step}".encode(), attempt))
+                else:
+                    raise AssertionError(f"trainer {i} gave up")
+
+        await asyncio.gather(*(trainer(i) for i in range(64)))
+        return engine
+
+    assert set(play(scene()).judged.values()) == {1}
 
 
 def test_what_is_known_or_already_waiting_needs_no_room():

@@ -27,7 +27,9 @@ STEPS, GENERATIONS = 3, 4
 def reward(planted: dict[str, Any], **settings: Any) -> TrustJudgeReward:
     judge = scripted.ScriptedJudge(planted, PROTOCOLS)
     named = {"name": "scripted", "identity": scripted.identity(planted)}
-    return TrustJudgeReward(RewardConfig(**settings), judge, PROTOCOLS, **named)
+    return TrustJudgeReward(
+        RewardConfig(score_protocol="score-5", pair_protocol="compare", **settings), judge, PROTOCOLS, **named
+    )
 
 
 def tiny_llama() -> tuple[Any, Any]:

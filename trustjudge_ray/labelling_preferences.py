@@ -1,7 +1,8 @@
 """Bulk labelling of preference pairs: an ordinary run, then its judgments as pairs, a side table, a data card, exports.
 
 In the run folder: `preferences/part-NNN.parquet` (pairs that are kept), `preferences-dropped/part-NNN.parquet` (the
-others, each with its `drop_reason`), both PREFERENCES; `preferences.html`, and `data_card.json` last.
+others, each with its `drop_reason`), both PREFERENCES; `pairs.html` (the pairs to read first, with texts),
+`preferences.html`, and `data_card.json` last.
 """
 
 import os
@@ -24,11 +25,14 @@ from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.manifest import counted
 from trustjudge_ray.preferences_config import PreferencesConfig
 from trustjudge_ray.report import preferences as html
+from trustjudge_ray.report.doubtful import pairs_page
+from trustjudge_ray.report.excerpts import Excerpt, excerpts
 from trustjudge_ray.schema import TASKS, check
 from trustjudge_ray.storage import explained, filesystem, is_local
 from trustjudge_ray.store import RunFolder
 from trustjudge_ray.training import exports
 from trustjudge_ray.training.data_card import Source, data_card
+from trustjudge_ray.training.data_card_doubtful import listed
 from trustjudge_ray.training.preference_filters import marked, refuse_bad_filters, wanted
 from trustjudge_ray.training.preferences import PREFERENCES, Labeller, measured, with_cycles, with_texts
 
@@ -36,11 +40,12 @@ KEPT: Final = "preferences"
 DROPPED: Final = "preferences-dropped"
 CARD: Final = "data_card.json"
 PAGE: Final = "preferences.html"
+PAIRS: Final = "pairs.html"
 
 _READ: Final = (
     *("task_id", "kind", "protocol", "judge", "question_id", "category", "response_a", "model_a", "response_b"),
     *("model_b", "order", "label_logprobs", "emitted", "cumulative_logprob", "output_tokens", "sample", "repeat"),
-    "status",
+    *("truncated", "status"),
 )
 """What is read of judgments: not their texts."""
 _BYTES_AT_ONCE: Final = 2 * 2**20
@@ -110,7 +115,7 @@ def write(
 ) -> dict[str, Any]:
     """Write the preferences of a judged run folder, in place of earlier ones, and their card; the card.
 
-    Texts are held a few buckets at a time. What grows with the run is some 200 bytes a pair.
+    Texts are held a few buckets at a time; what grows with the run are the numbers of each pair.
 
     Args:
         some: where no pair is kept, leave everything as it is and raise RunError.
@@ -128,16 +133,18 @@ def write(
     pairs = marked(with_cycles(pl.concat([part.pairs for part in parts])), settings.filters)
     lines = pl.concat([part.lines for part in parts])
     if some and not pairs["keep"].any():
-        reasons = ", ".join(f"{name} {count}" for name, count in counted(pairs["drop_reason"]).items())
-        raise RunError(f"{folder.path}: no pair is kept, so there is nothing to export: {reasons}")
-    for name in (CARD, PAGE, KEPT, DROPPED):
-        folder.remove(name)
-    for number, buckets in enumerate(groups):
-        _write_part(folder, number, buckets, pairs.filter(pl.col("part") == number))
+        raise RunError(_nothing_kept(folder, counted(pairs["drop_reason"])))
     asked = pl.concat([part.asked for part in parts])
     source = _source(folder, lines, asked, labeller)
     card = data_card(pairs, source, labeller, settings.filters, analysis)
+    for name in (CARD, PAGE, PAIRS, KEPT, DROPPED):
+        folder.remove(name)
+    first = pa.array(listed(card), pa.string())
+    texts: dict[str, Excerpt] = {}
+    for number, buckets in enumerate(groups):
+        texts |= _write_part(folder, number, buckets, pairs.filter(pl.col("part") == number), first)
     title = folder.path.rsplit("/", 1)[-1]
+    folder.write_bytes(PAIRS, pairs_page(card, title, texts).encode("utf-8"))
     folder.write_bytes(PAGE, html.page(card, title).encode("utf-8"))
     folder.write_json(CARD, card)
     return card
@@ -179,8 +186,8 @@ def _judges(folder: RunFolder, bucket: int) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class _Part:
     """The measured pairs of some buckets, which tell their `part`, and the lines of their responses: `source`, `line`,
-    and whether the line's question has another response (`paired`). `asked`: by `status`, how many
-    judgments (`n`) the labeller gave or failed to give."""
+    and whether the line's question has another response (`paired`). `asked`: by `status`, how many judgments (`n`) the
+    labeller gave or failed to give, and of how many texts were `cut`."""
 
     pairs: pl.DataFrame
     lines: pl.DataFrame
@@ -197,7 +204,7 @@ def _part(folder: RunFolder, number: int, buckets: list[int], known: dict[str, P
     asked = (
         judgments.filter(mine, pl.col("status").is_in(["ok", *JUDGE_FAILURES]))
         .group_by("status")
-        .agg(n=pl.len().cast(pl.Int64))
+        .agg(n=pl.len().cast(pl.Int64), cut=pl.col("truncated").sum().cast(pl.Int64))
     )
     return _Part(pairs.with_columns(part=pl.lit(number)), lines, asked)
 
@@ -225,29 +232,41 @@ def _judgments(folder: RunFolder, buckets: list[int]) -> pl.DataFrame:
     return pl.concat([judged, left], how="diagonal")
 
 
-def _write_part(folder: RunFolder, number: int, buckets: list[int], pairs: pl.DataFrame) -> None:
+def _write_part(
+    folder: RunFolder, number: int, buckets: list[int], pairs: pl.DataFrame, first: pa.Array
+) -> dict[str, Excerpt]:
+    """Write the pairs of a part; of those whose ids are `first`, excerpts."""
     table = with_texts(pairs, _texts(folder, buckets))
     for name, some in ((KEPT, table.filter(table["keep"])), (DROPPED, table.filter(pc.invert(table["keep"])))):
         if len(some):
             folder.write_table(f"{name}/part-{number:03d}.parquet", check(some, PREFERENCES))
+    return excerpts(table.filter(pc.is_in(table["pair_id"], first)).to_pylist())
 
 
 def _source(folder: RunFolder, lines: pl.DataFrame, asked: pl.DataFrame, labeller: Labeller) -> Source:
     """How many lines the files had, and which gave no pair: a line is counted once, however many responses it held. A
     response that is alone in its question, since what it stood against was refused, is no pair either: its line counts
-    by that reason, or as `too_few_responses`."""
+    by that reason, or as `too_few_responses`. Of lines that gave pairs all the same the answers are counted that are in
+    the quarantine."""
     used = lines.filter("paired").select("source", "line").unique()
     lost = lines.filter(~pl.col("paired")).select("source", "line", reason=pl.lit("too_few_responses"))
     bad = folder.quarantine()
-    if bad is not None:
-        lost = pl.concat([bad.select(lost.columns), lost])
+    bad = lost.clear() if bad is None else bad.select(lost.columns)
+    among = bad.join(used, on=["source", "line"], how="semi", nulls_equal=True)
+    lost = pl.concat([bad, lost])
     lost = lost.unique(["source", "line"], keep="first", maintain_order=True)
     lost = lost.join(used, on=["source", "line"], how="anti", nulls_equal=True)
-    reasons = lost["reason"].value_counts()
-    by_reason = dict(zip(reasons["reason"], reasons["count"], strict=True))
     rows = None if _limited(folder) else used.height + lost.height
     failed = asked.filter(pl.col("status") != "ok").group_by("status").agg(pl.col("n").sum())
-    return Source(rows, by_reason, int(asked["n"].sum()), dict(failed.iter_rows()), _run(folder, labeller))
+    return Source(
+        rows,
+        counted(lost["reason"]),
+        counted(among["reason"]),
+        int(asked["n"].sum()),
+        int(asked["cut"].sum()),
+        dict(failed.iter_rows()),
+        _run(folder, labeller),
+    )
 
 
 def _run(folder: RunFolder, labeller: Labeller) -> dict[str, Any] | None:
@@ -303,16 +322,27 @@ def export(
         RunError, StorageError: as `write`; no pair is kept, or nothing of them is left for the format.
     """
     exports.refuse_bad_export(name, path)
+    refuse_bad_filters(settings.filters)
     with lease.held(folder):
         card = folder.read_json(CARD) if folder.exists(CARD) else None
         again = card is not None and not _is_of(card, folder, settings)
+        if again and not _groups(folder):
+            raise RunError(
+                f"{folder.path}: holds preferences alone, without the run that other filters or another labeller need; "
+                f"export it with those of its {CARD}"
+            )
         if card is None or again:
             card = write(folder, settings, analysis, some=True)
         pairs = card["counts"]["kept"]
         if not pairs:
-            raise RunError(f"{folder.path}: no pair is kept, so there is nothing to export; {CARD} counts the reasons")
+            raise RunError(_nothing_kept(folder, card["counts"].get("dropped", {})))
         done = _put(folder, name, path, settings.data_source)
     return {"format": name, "path": path, "pairs": pairs, "rows": done.rows, "counts": done.counts, "made_again": again}
+
+
+def _nothing_kept(folder: RunFolder, dropped: Mapping[str, int]) -> str:
+    reasons = ", ".join(f"{name} {count}" for name, count in dropped.items())
+    return f"{folder.path}: no pair is kept, so there is nothing to export: {reasons or 'none was read'}"
 
 
 def _put(folder: RunFolder, name: str, path: str, data_source: str) -> exports.Written:

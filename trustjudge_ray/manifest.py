@@ -52,7 +52,7 @@ def forget(folder: RunFolder) -> None:
         "agreement.md",
     )
     written += ("ablation.csv", "ablation.txt", "analysis.json", "judges.csv", "audits.json", "data_card.json")
-    written += ("preferences.html", "judgments.html")
+    written += ("preferences.html", "pairs.html", "judgments.html")
     for name in ("manifest.json", "metrics.json", "warnings.json", *computed, *written):
         if folder.exists(name):
             folder.remove(name)

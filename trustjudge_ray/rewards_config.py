@@ -16,10 +16,11 @@ class RewardConfig:
     """`score`: the expected score. `anchor`: P(it beats the request's reference), P(tie)/2 included. `group`: the mean
     of that over the other completions of its group. By default `anchor` for a request that has a reference, else
     `score`."""
-    score_protocol: str = "score-5"
-    """Of mode `score`: a built-in name, or the path of a YAML file."""
-    pair_protocol: str = "compare"
-    """Of modes `anchor` and `group`."""
+    score_protocol: str = "score-5-conversation"
+    """Of mode `score`: a built-in name, or the path of a YAML file. What has no {conversation} (`score-5`) shows the
+    judge the user's turns alone: no system turn, no earlier answer."""
+    pair_protocol: str = "compare-conversation"
+    """Of modes `anchor` and `group`; likewise `compare`."""
     score_rule: str = "expected"
     """How a distribution becomes a score; `baseline` is the discrete reward, the label that was emitted."""
     opponents: int | None = None
@@ -39,7 +40,7 @@ class RewardConfig:
     """How long an asynchronous call waits for others that are judged in one batch with it."""
     missing: float | None = None
     """What trainers get that know no missing reward (verl, OpenRLHF) where there is none; by default they get an
-    error. TRL gets None in any case."""
+    error. TRL gets None in any case, from its 1.6 on."""
 
 
 def reward_faults(rewards: RewardConfig) -> list[str]:

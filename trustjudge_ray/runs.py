@@ -173,7 +173,9 @@ def _judge(
     pipeline.start(config.cluster)
     clock.lap("start")
     sources = pipeline.read_corpus(config, folder)
-    notify(f"read {sum(s['rows'] for s in sources)} rows of {len(sources)} files", None)
+    lost = sum(len(folder.read_table(name, ["line"])) for name in folder.names("quarantine"))
+    refused = f"; {lost} lines or answers cannot be used: quarantine/ says why" if lost else ""
+    notify(f"read {sum(s['rows'] for s in sources)} rows of {len(sources)} files{refused}", None)
     clock.lap("read")
     if not any(s["rows"] for s in sources):
         raise CorpusError(_nothing_usable(folder, sources))

@@ -21,7 +21,7 @@ MODES: Final = {
     "group, 1 opponent": RewardConfig(mode="group", opponents=1),
     "group, all pairs, one order": RewardConfig(mode="group", both_orders=False),
 }
-_PROTOCOLS: Final = {name: protocols.load(name) for name in ("score-5", "compare")}
+_PROTOCOLS: Final = {name: protocols.load(name) for name in ("score-5-conversation", "compare-conversation")}
 
 
 @dataclass(frozen=True, slots=True)

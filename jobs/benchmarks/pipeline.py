@@ -72,11 +72,11 @@ def measure(model: str, pairs: int, questions: int, batch: int) -> list[Rates]:
             for pair in range(pairs):
                 given = _config(model, str(corpus), str(Path(scratch, f"run-{pair}")), batch)
                 if pair % 2:
-                    bare = _bare(process, model, scratch)
+                    bare = bare_rate(process, model, scratch)
                     found.append(Rates(_through(given), bare))
                 else:
                     through = _through(given)
-                    found.append(Rates(through, _bare(process, model, scratch)))
+                    found.append(Rates(through, bare_rate(process, model, scratch)))
         finally:
             pipeline.stop()
     return found
@@ -111,11 +111,12 @@ def _through(given: config.LoadedConfig) -> float:
     return progress.judged / (ended - progress.began)
 
 
-def _bare(process: ProcessPoolExecutor, model: str, scratch: str) -> float:
-    return process.submit(_bare_rate, model, str(Path(scratch, "run-0"))).result()
+def bare_rate(process: ProcessPoolExecutor, model: str, scratch: str) -> float:
+    """Judgments a second of the engine alone, in its process, on the prompts of the first run."""
+    return process.submit(_rate_of_one_call, model, str(Path(scratch, "run-0"))).result()
 
 
-def _bare_rate(model: str, run_folder: str) -> float:
+def _rate_of_one_call(model: str, run_folder: str) -> float:
     """Judgments a second of one call with the requests of all tasks."""
     engine, requests = _engine(model, run_folder)
     engine.reset_prefix_cache()

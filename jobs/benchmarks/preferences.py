@@ -29,7 +29,7 @@ from trustjudge_ray.preferences_config import PreferencesConfig
 from . import Options
 from ._judging import demo_lines, engine_process, judge_settings
 from ._rewards import costs
-from .pipeline import PROTOCOLS, _bare
+from .pipeline import PROTOCOLS, bare_rate
 
 FILTERS = {"both_orders_agree": True, "min_margin": 0.1, "no_cycle": True}
 READERS = (
@@ -93,7 +93,7 @@ def measure(model: str, rounds: int, lines: list[str], batch: int) -> tuple[list
         try:
             for number in range(rounds + 1):
                 if number:
-                    bare.append(jobs[0].judgments / _bare(process, model, scratch))
+                    bare.append(jobs[0].judgments / bare_rate(process, model, scratch))
                 jobs.append(_timed(_config(model, str(corpus), str(Path(scratch, f"run-{number}")), batch)))
         finally:
             pipeline.stop()

@@ -127,14 +127,23 @@ async def _load(url: str, part: str, seconds: float) -> Load:
 
 
 def _killed(url: str, seconds: float) -> tuple[Load, float]:
-    """The same, with the judge's process killed after a third; also the longest time without any answer."""
+    """The same, with the judge's process killed after a third; also the longest time without any answer.
+
+    Raises:
+        RuntimeError: there is not exactly one process of the judge's.
+    """
 
     async def both() -> Load:
         async def kill() -> None:
             await asyncio.sleep(seconds / 3)
-            for process in psutil.Process().children(recursive=True):
-                if f"ServeReplica:{service.APP}:Judging" in " ".join(process.cmdline()):
-                    process.kill()
+            judging = [
+                process
+                for process in psutil.Process().children(recursive=True)
+                if f"ServeReplica:{service.APP}:Judging" in " ".join(process.cmdline())
+            ]
+            if len(judging) != 1:
+                raise RuntimeError(f"{len(judging)} processes of the judge's are here; 1 was to be killed")
+            judging[0].kill()
 
         load, _ = await asyncio.gather(_load(url, "killed", seconds), kill())
         return load

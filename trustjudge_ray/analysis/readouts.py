@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from trustjudge_ray.judging.protocols import Protocol
 
 Floats = NDArray[np.float64]
+_MOST = 709.0
+"""The log-probability above which there is no finite probability."""
 CHUNK_VALUES = 5_000_000
 """Label probabilities held at once: 40 MB."""
 
@@ -76,8 +78,9 @@ def judged_by(judge: str | None, protocol: str | None) -> pl.Expr:
 
 
 def unreadable_as_status(judgments: pl.DataFrame) -> pl.DataFrame:
-    """The same judgments; an "ok" one whose distribution holds a NaN is `bad_logprob`."""
-    bad = pl.col("label_logprobs").list.eval(pl.element().is_nan()).list.any().fill_null(False)
+    """The same judgments; an "ok" one whose distribution holds a NaN, or a logarithm of what no float can hold, is
+    `bad_logprob`. A probability over 1 that an import kept is none of that."""
+    bad = pl.col("label_logprobs").list.eval(pl.element() > _MOST).list.any().fill_null(False)  # NaN is over all
     status = pl.when((pl.col("status") == "ok") & bad).then(pl.lit("bad_logprob")).otherwise("status")
     return judgments.with_columns(status=status)
 

@@ -7,7 +7,7 @@ nothing is swapped here. A pair that cannot be judged has no outcome and a statu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,21 @@ _OUTCOME_OF_LABEL: Final = np.array([A_BETTER, B_BETTER, TIE, UNDEFINED], dtype=
 _PAIR: Final = ("judge", "protocol", "question_id", "response_a", "response_b")
 _ABOUT: Final = ("category", "model_a", "model_b")
 _SCHEMA: Final = columns(VERDICTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What each order of P pairs says alone; NaN where it has nothing on its labels.
+
+    Attributes:
+        wins: (P, 2), the chance that a wins, half of a tie.
+        label_mass: (P,), of the order with less.
+        outcomes: (P, 2), the likeliest outcome, UNDEFINED where there is none.
+    """
+
+    wins: Floats
+    label_mass: Floats
+    outcomes: Outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +180,15 @@ def mean_probabilities(pairs: Pairs) -> Floats:
     mean[~pairs.has("ok")] = np.nan
     mean[pairs.has("identical")] = (0.0, 0.0, 1.0)
     return mean
+
+
+def order_by_order(pairs: Pairs) -> Orders:
+    """What a judge that is asked in one order alone would have said, each order's label probabilities renormalised."""
+    p = np.nan_to_num(pairs.probabilities)
+    mass = np.where(p.sum(axis=2) > 0, p.sum(axis=2), np.nan)
+    each = p / mass[:, :, None]
+    told = [normalised(replace(pairs, probabilities=pairs.probabilities[:, [order, order]]), 0.0) for order in (0, 1)]
+    return Orders(each[:, :, 0] + each[:, :, 2] / 2, mass.min(axis=1), np.stack(told, axis=1))
 
 
 def pairs_of(judgments: pl.DataFrame) -> Pairs:

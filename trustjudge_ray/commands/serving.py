@@ -27,8 +27,8 @@ def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
     """Serve rewards over HTTP until SIGTERM or Ctrl-C; what was taken in by then is answered.
 
     One that comes while the service is starting ends it at once, exit status 143 or 130; later the status is 0.
-    POST /v1/reward, POST /openrlhf, GET /healthz. Listens on this machine alone unless `serve.host` says otherwise;
-    then clients must send the token that the environment variable `serve.token_env` holds.
+    POST /v1/reward, POST /openrlhf, GET /healthz, GET /metrics. Listens on this machine alone unless `serve.host` says
+    otherwise; then clients must send the token that the environment variable `serve.token_env` holds.
 
     \b
     trustjudge serve-rewards configs/rewards.yaml
@@ -52,12 +52,18 @@ def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
     _only_the_first_signal()
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            with service.serving(config, token) as address, _end_of_service() as end:
+            click.echo(f"loading {judge_name(config.judge)}; Ctrl-C gives up", err=True)
+            with service.serving(config, token, _say) as address, _end_of_service() as end:
                 click.echo(f"rewards of {judge_name(config.judge)} at {address}; Ctrl-C ends the service", err=True)
                 select.select([end], [], [])
                 click.echo("stopping: what was taken in is answered", err=True)
         finally:
-            pipeline.stop()
+            with service.quiet():
+                pipeline.stop()
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _only_the_first_signal() -> None:

@@ -1,9 +1,10 @@
 """Preference data to RESPONSES: pairs (chosen, rejected) and sets of answers, one object each.
 
 A pair becomes two responses, `chosen` and `rejected`, of a question of its own, so that nothing needs to be brought
-together; a set of N answers becomes N responses. `question_id` is a hash of the conversation and the answers, unless
-`corpus.fields` maps it to a field. `meta_json` keeps under `preference` what the source said: `score` (of a pair 1 and
-0, of a set the source's own) and `model` where it named one; where it did not, a response's model is what it is.
+together; a set of N answers becomes N responses. `question_id` is a hash of the conversation, the answers and
+the models that are named, unless `corpus.fields` maps it to a field. `meta_json` keeps under `preference` what the
+source said: `score` (of a pair 1 and 0, of a set the source's own) and `model` where it named one; where it did not, a
+response's model is what it is.
 
 prompt: explicit, or where it is null what both sides begin with (see `conversation_split` and `text_split`).
 empty and identical answers are read: the plan knows that no judge need be asked, and the pair is dropped by name later.
@@ -14,6 +15,8 @@ human scores: none, unless `human_chosen` and `human_rejected` (of a set `human_
 """
 
 import re
+import unicodedata
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trustjudge_ray.corpus import values
@@ -25,28 +28,34 @@ if TYPE_CHECKING:
     from trustjudge_ray.corpus.formats import FieldMap, Parts
 
 SIDES: Final = ("chosen", "rejected")
-_TURN: Final = re.compile(r"(?:^|\n\n)(Human|Assistant):")
+_TURN: Final = re.compile(r"(?:^|\r?\n\r?\n)(Human|Assistant):")
+_ASKED: Final = re.compile(r"\r?\n\r?\nAssistant:\s*\Z")
 _ROLES: Final = {"Human": "user", "Assistant": "assistant"}
+TO_ANSWER: Final = ("user", "tool", "function")
+"""Whose message an answer of several turns may follow: its turns and the user's are told apart by it later."""
 _PAIR_FIELDS: Final = ("category", "prompt", "score_chosen", "score_rejected", "human_chosen", "human_rejected")
 
 Messages = list[dict[str, str]]
+Answers = Sequence[Sequence[str | None]]
+"""Of each answer its turns, after its model where one is named."""
 
 
 def trl(content: dict[str, Any], fields: "FieldMap", flags: tuple[str, ...] = ()) -> "Parts":
     """TRL's standard preference rows: texts `chosen` and `rejected`, and `prompt` unless it is implicit.
 
-    Transcripts are read as `hh_rlhf` does, also a prompt that is one up to an assistant's turn, which both sides may
-    repeat.
+    Transcripts are read as `hh_rlhf` does, also beside a prompt that is within both, and a prompt that is one up to an
+    assistant's turn, which both sides may repeat.
     """
     sides = [_text_side(content, fields, side) for side in SIDES]
     prompt = fields.get(content, "prompt")
-    if prompt is None and all(map(transcript, sides)):
+    whole = [transcript(side) for side in sides]
+    if all(whole) and (prompt is None or all(_asks(prompt, turns[:-1]) for turns in whole)):
         return hh_rlhf(content, fields, flags)
     if prompt is None:
         start, sides[0], sides[1] = text_split(*sides)
     else:
-        start = values.text(prompt, fields.say("prompt"))
-    turns = transcript(start) if start.rstrip().endswith("\n\nAssistant:") else None
+        start = _text_prompt(prompt, fields)
+    turns = transcript(start) if _ASKED.search(start) else None
     if turns:
         _refuse_no_question(turns[:-1], fields.say("prompt"))
         asked = start.rstrip()
@@ -59,19 +68,23 @@ def trl(content: dict[str, Any], fields: "FieldMap", flags: tuple[str, ...] = ()
 
 def trl_conversational(content: dict[str, Any], fields: "FieldMap", flags: tuple[str, ...] = ()) -> "Parts":
     """TRL's conversational preference rows: lists of messages `chosen` and `rejected`, and `prompt` unless it is
-    implicit. A prompt that is a text beside them is implicit too, and must be one of the common messages."""
+    implicit. A prompt that is a text is the user's message where each side is an answer alone; beside whole
+    conversations it is implicit too, and must be one of the common messages."""
     marks = list(flags)
     sides = [_message_side(content, fields, side, marks) for side in SIDES]
     prompt = fields.get(content, "prompt")
-    if isinstance(prompt, list) and prompt:
-        messages, _ = values.messages(prompt, fields.say("prompt"))
+    alone = any(sides) and all([message["role"] for message in side] in ([], ["assistant"]) for side in sides)
+    if prompt == [] and alone:
+        raise UnreadableError("missing_field", f"{fields.say('prompt')} is an empty list; messages, or a text")
+    if (isinstance(prompt, list) and prompt) or (isinstance(prompt, str) and alone):
+        messages = _messages(prompt, fields.say("prompt"), marks)
         if all(side[: len(messages)] == messages for side in sides):
             sides = [side[len(messages) :] for side in sides]
         messages, answers = _answered(messages, sides)
     else:
         messages, answers = conversation_split(*sides)
-        said = None if prompt in (None, []) else values.text(prompt, fields.say("prompt")).strip()
-        if said is not None and said not in [message["content"].strip() for message in messages]:
+        said = "" if prompt in (None, []) else values.text(prompt, fields.say("prompt")).strip()
+        if said and said not in [message["content"].strip() for message in messages]:
             raise UnreadableError(
                 "prompts_differ", f"{fields.say('prompt')} is none of the messages before the answers"
             )
@@ -79,22 +92,17 @@ def trl_conversational(content: dict[str, Any], fields: "FieldMap", flags: tuple
 
 
 def hh_rlhf(content: dict[str, Any], fields: "FieldMap", flags: tuple[str, ...] = ()) -> "Parts":
-    """Transcripts `chosen` and `rejected` whose turns begin with "\\n\\nHuman:" and "\\n\\nAssistant:". The answers are
-    their last turns; all turns before must be the same."""
-    before, answers = [], []
-    for side in SIDES:
-        text = _text_side(content, fields, side)
-        turns = transcript(text)
-        if not turns or turns[-1]["role"] != "assistant":
-            detail = (
-                f'{fields.say(side)}: turns that begin with "\\n\\nHuman:" and "\\n\\nAssistant:", the last of these'
-            )
-            raise UnreadableError("not_a_transcript" if text.strip() else "empty_side", detail)
-        before.append(turns[:-1])
-        answers.append([turns[-1]["content"]])
+    """Transcripts `chosen` and `rejected` whose turns begin with "\\n\\nHuman:" and "\\n\\nAssistant:", also with
+    "\\r\\n" for the line ends. The answers are their last turns; all turns before must be the same, and a `prompt`
+    beside them must be these or one of them."""
+    sides = [_turns_with_an_answer(_text_side(content, fields, side), fields.say(side)) for side in SIDES]
+    before, answers = [turns[:-1] for turns in sides], [[turns[-1]["content"]] for turns in sides]
     _refuse_no_question(max(before, key=len), "chosen and rejected")
     if before[0] != before[1]:
         raise UnreadableError("prompts_differ", f"chosen and rejected differ before their last turn: {_where(*before)}")
+    prompt = fields.get(content, "prompt")
+    if isinstance(prompt, str) and not _asks(prompt, before[0]):
+        raise UnreadableError("prompts_differ", f"{fields.say('prompt')} is none of the turns before the answers")
     return _pair(content, fields, list(flags), before[0], answers)
 
 
@@ -105,7 +113,7 @@ def prompt_responses(content: dict[str, Any], fields: "FieldMap", flags: tuple[s
     response_id counts the responses from 0, unreadable ones too; without a model it is `response-N`.
     """
     marks = list(flags)
-    messages, _ = values.messages(fields.needed(content, "prompt"), fields.say("prompt"))
+    messages = _messages(fields.needed(content, "prompt"), fields.say("prompt"), marks)
     if not messages:
         raise UnreadableError("missing_field", f"{fields.say('prompt')} is an empty list; messages, or a text")
     given = fields.needed(content, "responses")
@@ -138,6 +146,24 @@ def transcript(text: str) -> Messages:
         {"role": _ROLES[name], "content": said.removeprefix(" ")}
         for name, said in zip(pieces[1::2], pieces[2::2], strict=True)
     ]
+
+
+def _turns_with_an_answer(text: str, where: str) -> Messages:
+    """The turns of a transcript whose last one is the assistant's."""
+    turns = transcript(text)
+    if turns and turns[-1]["role"] == "assistant":
+        return turns
+    if not text.strip():
+        raise UnreadableError("empty_side", f"{where} is empty; a transcript")
+    got = f"ends with a turn of Human's, {turns[-1]['content'][:60]!r}" if turns else f"begins with {text[:60]!r}"
+    detail = f'{where} {got}; turns begin with "\\n\\nHuman:" and "\\n\\nAssistant:", and the last is the assistant\'s'
+    raise UnreadableError("not_a_transcript", f"{detail}. Answers without marks are read by corpus.format trl")
+
+
+def _asks(prompt: Any, before: Messages) -> bool:
+    """Whether a prompt beside transcripts is their turns before the answer, or one of these, or blank."""
+    said = ["", *(message["content"].strip() for message in before)]
+    return isinstance(prompt, str) and (prompt.strip() in said or transcript(_ASKED.sub("", prompt)) == before)
 
 
 def _refuse_no_question(messages: Messages, where: str) -> None:
@@ -186,10 +212,10 @@ def conversation_split(chosen: Messages, rejected: Messages) -> tuple[Messages, 
 
 
 def _unsplit(chosen: str | Messages, rejected: str | Messages) -> str:
-    """Why nothing in the sides can be told to be the prompt: they are the same, or one of them is empty, or neither."""
-    if chosen == rejected:
-        return "identical_sides"
-    return "prompts_differ" if chosen and rejected else "empty_side"
+    """Why nothing in the sides can be told to be the prompt: one of them is empty, or they are the same, or neither."""
+    if not chosen or not rejected:
+        return "empty_side"
+    return "identical_sides" if chosen == rejected else "prompts_differ"
 
 
 def _answered(prompt: Messages, rests: list[Messages]) -> tuple[Messages, list[list[str]]]:
@@ -207,10 +233,13 @@ def _answered(prompt: Messages, rests: list[Messages]) -> tuple[Messages, list[l
     if asked[0] != asked[1] and all(rests):
         raise UnreadableError("prompts_differ", f"the user's turns within the answers differ: {_where(*asked)}")
     answers = [[message["content"] for message in rest[::2]] or [""] for rest in rests]
+    if max(asked) and prompt[-1]["role"] not in TO_ANSWER:
+        detail = f"an answer of several turns follows the role {prompt[-1]['role']}; one of {', '.join(TO_ANSWER)}"
+        raise UnreadableError("not_an_answer", detail)
     return [*prompt, *max(asked, key=len)], answers
 
 
-def _common(a: Messages, b: Messages) -> Any:
+def _common(a: Sequence[Any], b: Sequence[Any]) -> Iterator[Any]:
     for one, other in zip(a, b, strict=False):
         if one != other:
             return
@@ -218,10 +247,22 @@ def _common(a: Messages, b: Messages) -> Any:
 
 
 def _where(a: Messages, b: Messages) -> str:
-    """The first place where two conversations differ."""
+    """The first place where two conversations differ: who speaks there, and what from shortly before the difference.
+    Letters that only look the same are told by their codes."""
     place = sum(1 for _ in _common(a, b))
-    said = [repr(turns[place]["content"][:60]) if place < len(turns) else "nothing" for turns in (a, b)]
-    return f"turn {place + 1}: {said[0]} and {said[1]}"
+    turns = [side[place] if place < len(side) else None for side in (a, b)]
+    texts = [turn["content"] if turn else "" for turn in turns]
+    same = sum(1 for _ in _common(*texts))
+    say = ascii if len({unicodedata.normalize("NFC", text) for text in texts}) == 1 else repr
+    said = [f"{turn['role']} {say(turn['content'][max(same - 20, 0) :][:60])}" if turn else "nothing" for turn in turns]
+    return f"turn {place + 1}, character {same + 1}: {said[0]} and {said[1]}"
+
+
+def _text_prompt(prompt: Any, fields: "FieldMap") -> str:
+    if isinstance(prompt, list) and any(isinstance(turn, dict) and "role" in turn for turn in prompt):
+        detail = f"{fields.say('prompt')}: messages beside texts; all as texts, or as messages (trl-conversational)"
+        raise UnreadableError("wrong_type", detail)
+    return values.text(prompt, fields.say("prompt"))
 
 
 def _text_side(content: dict[str, Any], fields: "FieldMap", side: str) -> str:
@@ -239,7 +280,15 @@ def _message_side(content: dict[str, Any], fields: "FieldMap", side: str, marks:
     if not isinstance(value, list):
         detail = f"{fields.say(side)}: {kind_of(value)} where messages are meant; texts are read by corpus.format trl"
         raise UnreadableError("wrong_type", detail)
-    messages, ignored = values.messages(value, fields.say(side))
+    for place, turn in enumerate(value):
+        if not isinstance(turn, dict) or "role" not in turn:
+            detail = f"{fields.say(side)}[{place}]: {kind_of(turn)} where a message is meant, {{role, content}}"
+            raise UnreadableError("wrong_type", detail)
+    return _messages(value, fields.say(side), marks)
+
+
+def _messages(value: Any, where: str, marks: list[str]) -> Messages:
+    messages, ignored = values.messages(value, where)
     if ignored and "message_fields_ignored" not in marks:
         marks.append("message_fields_ignored")
     return messages
@@ -250,7 +299,7 @@ def _read(fields: "FieldMap") -> list[str]:
 
 
 def _shared(
-    content: dict[str, Any], fields: "FieldMap", marks: list[str], messages: Messages, answers: list[list[str]]
+    content: dict[str, Any], fields: "FieldMap", marks: list[str], messages: Messages, answers: Answers
 ) -> dict[str, Any]:
     """The columns that belong to the question, flagged `no_question` where the user says nothing in it. Their
     `question_id` counts only where it is mapped: most files name prompts by it, which several pairs have."""
@@ -273,15 +322,19 @@ def _pair(
     content: dict[str, Any], fields: "FieldMap", marks: list[str], messages: Messages, answers: list[list[str]]
 ) -> "Parts":
     """The two responses of a pair. Where the source scored both sides alike, it preferred neither."""
-    shared = _shared(content, fields, marks, messages, answers)
+    given = [fields.get(content, f"model_{side}") for side in SIDES]
+    models = [
+        None if model is None else values.id_text(model, fields.say(f"model_{side}"))
+        for side, model in zip(SIDES, given, strict=True)
+    ]
+    whose = [[model, *replies] for model, replies in zip(models, answers, strict=True)] if any(models) else answers
+    shared = _shared(content, fields, marks, messages, whose)
     scores = [values.number(fields.get(content, f"score_{side}"), fields.say(f"score_{side}")) for side in SIDES]
     tied = scores[0] is not None and scores[0] == scores[1]
     unread = [f"model_{side}" for side in SIDES] + [*SIDES, "messages"]
     extras = fields.extras(content, [*_read(fields), *_PAIR_FIELDS, *(name for name in unread if name in fields.names)])
     parts: Parts = []
-    for side, replies, score in zip(SIDES, answers, scores, strict=True):
-        model = fields.get(content, f"model_{side}")
-        named = None if model is None else values.id_text(model, fields.say(f"model_{side}"))
+    for side, replies, score, named in zip(SIDES, answers, scores, models, strict=True):
         said = {"score": 1.0 if tied or side == "chosen" else 0.0, "rated": score, "model": named}
         human = values.number(fields.get(content, f"human_{side}"), fields.say(f"human_{side}"))
         row = {"response_id": side, "model": named or side, "replies": replies, "human_score": human}

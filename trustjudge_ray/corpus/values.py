@@ -6,7 +6,7 @@ ids are text whatever they were: 81 and "81" are the same id. 81.0 is "81", beca
 texts are strings, or whole numbers, which JSON writes in one way only. A number with decimals is refused: its digits
     as written are lost (1.50). A list of `{"type": "text", "text": …}` parts is their texts joined. Any other object
     is refused, never printed as text.
-numbers may be written as text; NaN and blank text are null; infinite is refused.
+numbers may be written as text; NaN, N/A and blank text are null; infinite is refused.
 """
 
 import math
@@ -57,12 +57,18 @@ def text(value: Any, where: str) -> str:
         raise UnreadableError("wrong_type", f"{where}: {kind_of(value)} where text is meant; put it in quotes")
     if _is_parts(value):
         return "".join(part["text"] for part in value)
+    other = (
+        [part["type"] for part in value if isinstance(part, dict) and "type" in part] if isinstance(value, list) else []
+    )
+    if other:
+        kinds = ", ".join(dict.fromkeys(str(kind)[:40] for kind in other))
+        raise UnreadableError("wrong_type", f"{where}: parts of the types {kinds}; parts of type text alone are read")
     raise UnreadableError("wrong_type", f"{where}: {kind_of(value)} where text is meant")
 
 
 def number(value: Any, where: str) -> float | None:
-    """A finite number, also one written as text; None where there is none (null, NaN, blank)."""
-    if value is None or (isinstance(value, str) and value.strip().lower() in ("", "nan")):
+    """A finite number, also one written as text; None where there is none (null, NaN, N/A, blank)."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in ("", "nan", "n/a")):
         return None
     found = math.nan
     written = isinstance(value, str) and _NUMBER.fullmatch(value)

@@ -33,6 +33,8 @@ class RunError(RuntimeError):
 
 _ARITHMETIC = 1e-5
 """By how much an engine's float32 arithmetic takes the sum of disjoint events over 1."""
+_ROUNDING = 1e-3
+"""By how much rounding takes a log-probability over 0; what is further above is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,8 @@ def judgments(
     """Pair tasks with their readings, one to one, as JUDGMENTS.
 
     Comparisons are turned into candidate coordinates (a better, b better, tie). Log-probabilities are
-    rounded down to float32. A reading "ok" without a usable distribution becomes `bad_logprob` (a NaN) or
-    `no_label_mass` (nothing above −inf).
+    rounded down to float32. A reading "ok" without a usable distribution becomes `bad_logprob` (a NaN, or a number
+    clearly above 0) or `no_label_mass` (nothing above −inf).
 
     Raises:
         ValueError: not as many readings as tasks.
@@ -185,8 +187,9 @@ def _distribution_status(logprobs: Sequence[float | None] | None, protocol: Prot
         got = "none" if logprobs is None else str(len(logprobs))
         return "engine_error", f"{got} label log-probabilities for {len(protocol.label_texts)} labels"
     listed = [x for x in logprobs if x is not None]
-    if any(math.isnan(x) for x in listed):
-        return "bad_logprob", "a label's log-probability is NaN"
+    odd = [x for x in listed if not x <= _ROUNDING]
+    if odd:
+        return "bad_logprob", f"a label's log-probability is {'NaN' if math.isnan(odd[0]) else f'{odd[0]:g}'}"
     if not any(math.exp(x) > 0 for x in listed):
         return "no_label_mass", "no label has any probability"
     return "ok", None

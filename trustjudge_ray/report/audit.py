@@ -13,7 +13,7 @@ from trustjudge_ray.report.audit_chart import forest
 from trustjudge_ray.report.audit_findings import findings
 from trustjudge_ray.report.card import MEANS, extent, gates, hits_of_cases, left_out, named, noted, ranged, title
 from trustjudge_ray.report.cells import Table, plain
-from trustjudge_ray.report.rendering import render
+from trustjudge_ray.report.rendering import policy, render, script
 
 _WIDTH: Final = 118
 
@@ -34,9 +34,11 @@ def audit_page(card_json: Mapping[str, Any]) -> str:
     Args:
         card_json: the content of `audit.json`. Figures that it lacks are left out; what it has beside these comes last.
     """
-    drawn = forest(card_json)
+    drawn, theme = forest(card_json), script("theme.js")
     return render(
         "audit.html.j2",
+        policy=policy([theme]),
+        theme=theme,
         title=title(card_json),
         extent=extent(card_json),
         verdict=card_json["verdict"],

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trustjudge_ray.report.cells import Table, interval, listed, share
-from trustjudge_ray.report.rendering import render
+from trustjudge_ray.report.doubtful import read_first
+from trustjudge_ray.report.rendering import policy, render, script
 
 Card = Mapping[str, Any]
 
@@ -25,10 +26,13 @@ _COLUMNS: Final = ("share", "interval", "pairs", "prompts", "left out")
 
 
 def page(card: Card, title: str) -> str:
-    """The card as HTML."""
+    """The card as HTML. It has no text of the corpus."""
+    theme = script("theme.js")
     return render(
         "preferences.html.j2",
         title=title,
+        policy=policy([theme]),
+        theme=theme,
         labeller=labeller(card),
         run=run(card),
         manifest=card["run"] is not None,
@@ -41,7 +45,9 @@ def page(card: Card, title: str) -> str:
             "Agreement": [agreement(card)],
             "Calibration": [temperature(card), reliability(card)],
             "Noise": [noise(card)],
+            "Pairs to read first": [read_first(card)],
         },
+        first=any(kind["of"] for kind in card["doubtful"].values()),
         card=json.dumps(card, indent=1, ensure_ascii=False, default=str),
     )
 
@@ -100,6 +106,7 @@ def counts(card: Card) -> Table:
     told = card["counts"]
     rows = [("rows of the source", "–" if told["rows"] is None else str(told["rows"]))]
     rows += [(f"not readable: {reason}", str(n)) for reason, n in told["quarantined"].items()]
+    rows += [(f"answer not usable, of a row that is used: {reason}", str(n)) for reason, n in told["answers"].items()]
     rows += [("pairs", str(told["pairs"])), ("prompts", str(told["prompts"])), ("kept", str(told["kept"]))]
     rows += [(f"dropped: {reason}", str(n)) for reason, n in told["dropped"].items()]
     theirs = told["swapped"]

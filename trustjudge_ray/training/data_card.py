@@ -26,11 +26,14 @@ from trustjudge_ray.analysis.inference import Array, RatioIntervals, ratio_inter
 from trustjudge_ray.analysis.preference import difference_intervals
 from trustjudge_ray.config import AnalysisConfig
 from trustjudge_ray.training.data_card_cautions import cautions
+from trustjudge_ray.training.data_card_doubtful import doubtful
 from trustjudge_ray.training.preference_filters import costs
 from trustjudge_ray.training.preferences import Labeller
 
 LABELS: Final = {"human": "label_human", "original": "label_original"}
 """The labels that pairs are held against, the more trusted first, with their column."""
+ENOUGH: Final = 30
+"""Prompts with labels from which on these are calibrated on, though less trusted ones have more."""
 MOST_CALIBRATED: Final = 20_000
 """Pairs that a temperature is fitted on at most: those of the prompts with the smallest hashes, whatever they hold."""
 _COMPARED: Final = ("ok", "no_preference")
@@ -51,7 +54,9 @@ class Source:
     Attributes:
         rows: lines of the files, usable or not; None where the run took the first questions alone (`run.limit`).
         quarantined: by reason, how many lines gave nothing.
+        answers: by reason, how many answers could not be used of lines that gave pairs of others.
         judgments: how many judgments the labeller was asked for and gave, or failed on: comparisons, and scores if any.
+        cut: in how many of these texts were cut to the judge's context.
         failed: by reason, how many of these it failed on.
         run: what the run was, as far as its manifest tells: `tool` (version), `engine`, `model`, `corpus` (paths); None
             without a manifest.
@@ -59,16 +64,20 @@ class Source:
 
     rows: int | None
     quarantined: Mapping[str, int]
+    answers: Mapping[str, int] = field(default_factory=dict)
     judgments: int = 0
+    cut: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
     run: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """Readable pairs with a label: p (cases, 2) of chosen and rejected, right the same with a 1 at the label's side."""
+    """Readable pairs with a label: p (cases, 2) of chosen and rejected, right the same with a 1 at the label's side.
+    `passed_over`: of more trusted labels, of how many prompts there are too few."""
 
     labels: str
+    passed_over: dict[str, int]
     prompts: pl.Series
     p: Array
     right: Array
@@ -79,10 +88,11 @@ def data_card(
 ) -> dict[str, Any]:
     """The card of all pairs, kept or not (`preference_filters.marked` rows).
 
-    `counts`: rows, quarantined, pairs, kept, dropped, judgments, failed, each with reasons; `swapped`, how many of the
-    kept pairs `of` the source's labelling have its chosen answer as rejected. `confidence`: of every interval.
+    `counts`: rows, quarantined, answers, pairs, kept, dropped, judgments, cut, failed (`Source`); `swapped`, how many
+    of the kept pairs `of` the source's labelling have its chosen answer as rejected. `confidence`: of every interval.
     `filters`: `preference_filters.costs`. `length`, `position`, `agreement`, `calibration`, `noise`: see the functions
-    of these names. `cautions`: what a reader must know first.
+    of these names. `doubtful`: the kept pairs to read first (`data_card_doubtful`). `cautions`: what a reader must know
+    first.
     """
     chosen = _labelled(pairs)
     card = {
@@ -96,6 +106,7 @@ def data_card(
         "agreement": agreement(pairs, settings),
         "calibration": calibration(chosen, _scaling(chosen, settings), settings),
         "noise": noise(pairs.filter("keep"), settings),
+        "doubtful": doubtful(pairs.filter("keep")),
     }
     return card | {"cautions": cautions(card)}
 
@@ -110,12 +121,14 @@ def _counts(pairs: pl.DataFrame, source: Source) -> dict[str, Any]:
     return {
         "rows": source.rows,
         "quarantined": dict(sorted(source.quarantined.items())),
+        "answers": dict(sorted(source.answers.items())),
         "pairs": pairs.height,
         "prompts": pairs["prompt_key"].n_unique(),
         "kept": int(pairs["keep"].sum()),
         "dropped": dict(zip(dropped["drop_reason"].to_list(), dropped["count"].to_list(), strict=True)),
         "swapped": {"pairs": int((theirs == "rejected").sum()), "of": len(theirs)},
         "judgments": source.judgments,
+        "cut": source.cut,
         "failed": dict(sorted(source.failed.items())),
     }
 
@@ -198,15 +211,20 @@ def agreement(pairs: pl.DataFrame, settings: AnalysisConfig) -> dict[str, Any]:
 
 
 def _labelled(pairs: pl.DataFrame) -> _Slice | None:
-    """The labelled slice: people's labels if there are any, else the source's; None where there are none."""
-    for labels, column in LABELS.items():
-        told = pairs.filter(pl.col("status") == "ok", pl.col(column).is_not_null()).sort("prompt_key", "pair_id")
-        if told.height:
-            told = told.head(MOST_CALIBRATED)
-            wins = told["p"].to_numpy()
-            right = (told[column] == "chosen").to_numpy().astype(np.float64)
-            return _Slice(labels, told["prompt_key"], np.stack([wins, 1 - wins], 1), np.stack([right, 1 - right], 1))
-    return None
+    """The labelled slice: people's labels if ENOUGH prompts have them or as many as have the source's, else the
+    source's; None where there are none."""
+    readable = pairs.filter(pl.col("status") == "ok")
+    told = {name: readable.filter(pl.col(column).is_not_null()) for name, column in LABELS.items()}
+    prompts = {name: some["prompt_key"].n_unique() for name, some in told.items()}
+    labels = max(LABELS, key=lambda name: min(prompts[name], ENOUGH))
+    if not prompts[labels]:
+        return None
+    names = list(LABELS)
+    passed = {name: prompts[name] for name in names[: names.index(labels)] if prompts[name]}
+    some = told[labels].sort("prompt_key", "pair_id").head(MOST_CALIBRATED)
+    wins, right = some["p"].to_numpy(), (some[LABELS[labels]] == "chosen").to_numpy().astype(np.float64)
+    p, right = np.stack([wins, 1 - wins], axis=1), np.stack([right, 1 - right], axis=1)
+    return _Slice(labels, passed, some["prompt_key"], p, right)
 
 
 def _scaling(chosen: _Slice | None, settings: AnalysisConfig) -> Scaling | None:
@@ -229,7 +247,7 @@ def calibration(chosen: _Slice | None, scaling: Scaling | None, settings: Analys
     """Whether p is right as often as it says, on the labelled slice: reliability, and the temperature T of p^(1/T)
     (`analysis.calibration`), over chosen and rejected; None without labels. Over 1 the judge is too sure. Where the
     search ends at an edge, for all pairs or for a fold, there is no optimum: T, folds and losses with it are null, and
-    `reason` says why.
+    `reason` says why. `passed_over`: of more trusted labels than these, of how many prompts there are too few.
 
     Labels of the source are held to be right here, so a temperature over 1 also means that these are noisy.
     """
@@ -238,7 +256,7 @@ def calibration(chosen: _Slice | None, scaling: Scaling | None, settings: Analys
     question, prompts = codes(chosen.prompts)
     bins = reliability_diagram(chosen.p, chosen.right, question, settings.confidence)
     fitted = _fitted(scaling, _no_temperature(chosen, scaling))
-    about = {"labels": chosen.labels, "pairs": len(chosen.p), "prompts": prompts}
+    about = {"labels": chosen.labels, "passed_over": chosen.passed_over, "pairs": len(chosen.p), "prompts": prompts}
     told = [{name: metrics.plain(value) for name, value in asdict(each).items()} for each in bins]
     return about | {"reliability": told, "temperature_scaling": fitted}
 
@@ -261,7 +279,7 @@ def noise(kept: pl.DataFrame, settings: AnalysisConfig) -> dict[str, Any]:
     kept pairs are labelled p is calibrated on these (p^(1/T), renormalised; of all readable pairs T would be another,
     since filters take out what p alone does not tell), and the interval is a jackknife over prompts that fits T anew
     each time; else p is the judge's own, which is often too sure: then it is too low. From 0 to 0.5, and so is its
-    interval. `calibrated`, `labels`, `labelled_prompts` and `no_temperature` (why not) say on what.
+    interval. `calibrated`, `labels`, `labelled_prompts`, `passed_over` and `no_temperature` (why not) say on what.
     `by_label`: the share of labelled kept pairs whose label prefers the other side. It also counts the label's own
     errors, so it is the judge's error rate only where labels are right. Its `expected` is the mean of min(p, 1 − p) of
     these same pairs: where that lies outside the interval, p says little about who is right, at whatever temperature,
@@ -277,8 +295,11 @@ def noise(kept: pl.DataFrame, settings: AnalysisConfig) -> dict[str, Any]:
         expected = clustered(kept["prompt_key"], low, _halves, settings)
     else:
         expected = _refitted(kept["prompt_key"], p, chosen, settings)
-    on = {"labels": told.labels if told else None, "labelled_prompts": told.prompts.n_unique() if told else 0}
-    on |= {"no_temperature": reason}
+    on: dict[str, Any] = {
+        "labels": told.labels if told else None,
+        "labelled_prompts": told.prompts.n_unique() if told else 0,
+    }
+    on |= {"passed_over": told.passed_over if told else {}, "no_temperature": reason}
     by_label = {name: _against(kept, column, low, settings) for name, column in LABELS.items()}
     return {"calibrated": chosen is not None} | on | {"expected": _told(expected), "by_label": by_label}
 

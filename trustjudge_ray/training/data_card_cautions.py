@@ -49,6 +49,11 @@ def _of_judging(card: Mapping[str, Any]) -> list[str]:
             f"The judge failed on {failed} of {counts['judgments']} judgments ({reasons}): such a pair has no "
             "preference and is dropped, or has no scores."
         )
+    if counts["cut"]:
+        found.append(
+            f"Texts were cut to the judge's context in {counts['cut']} of {counts['judgments']} judgments: it has not "
+            "read all of what it judges there."
+        )
     unlike = card["position"]["before"]["disagree"]
     if unlike["cases"] and unlike["value"] > _OFTEN:
         found.append(
@@ -68,7 +73,11 @@ def _of_noise(told: Mapping[str, Any]) -> list[str]:
     """What the expected noise rate rests on, and whether the labels that it was calibrated on bear it out."""
     if told["labels"] is None:
         return ["No labels to calibrate on: the expected noise rate trusts the judge's own probabilities."]
-    found = []
+    found = [
+        f"People's labels of kept pairs are of {prompts} prompt{'' if prompts == 1 else 's'}, too few to calibrate "
+        f"on: the {told['labels']} labels are taken."
+        for prompts in told["passed_over"].values()
+    ]
     if not told["calibrated"]:
         found.append(
             "No temperature is the best on the labelled kept pairs "

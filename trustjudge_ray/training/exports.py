@@ -26,6 +26,7 @@ from trustjudge_ray.schema import MESSAGE
 _TEXT: Final = pa.string()
 _MESSAGES: Final = pa.list_(MESSAGE)
 _MARKS: Final = {"user": "Human", "assistant": "Assistant"}
+_UNMARKED: Final = ("system", "developer")
 _SIDES: Final = ("chosen", "rejected")
 JSON_LINES: Final = (".jsonl", ".ndjson")
 PARQUET: Final = (".parquet", ".pq")
@@ -62,16 +63,18 @@ Rows = list[dict[str, Any]]
 
 def transcript(messages: Rows) -> str:
     """A conversation as a text. One message of the user's is itself; any other is laid out as HH-RLHF transcripts are,
-    up to the mark after which the assistant speaks; a system message stands before the first mark."""
+    up to the mark after which the assistant speaks. A system message that begins it stands before the first mark;
+    messages of other roles, and such ones further on, have their role as the mark (`Tool:`)."""
     if [message["role"] for message in messages] == ["user"]:
         return str(messages[0]["content"])
-    said = "".join(_turn(message) for message in messages)
-    return f"{said}\n\nAssistant:"
+    unmarked = [message for message in messages[:1] if message["role"] in _UNMARKED]
+    said = [str(message["content"]) for message in unmarked] + [_turn(turn) for turn in messages[len(unmarked) :]]
+    return "".join(said) + "\n\nAssistant:"
 
 
 def _turn(message: dict[str, Any]) -> str:
-    mark = _MARKS.get(message["role"])
-    return f"\n\n{mark}: {message['content']}" if mark else str(message["content"])
+    mark = _MARKS.get(message["role"]) or str(message["role"]).capitalize()
+    return f"\n\n{mark}: {message['content']}"
 
 
 def spoken(answer: Rows) -> str:

@@ -84,7 +84,7 @@ _OF_SCORES: Final = ("scores_agree", "min_score")
 
 
 def refuse_bad_filters(filters: Mapping[str, Any], has_scores: bool = True) -> None:
-    """Refuse filters that are none.
+    """Refuse filters that are none. One that is null is off: so one of a file is taken out on the command line.
 
     Args:
         has_scores: whether the run has a score protocol.
@@ -98,12 +98,16 @@ def refuse_bad_filters(filters: Mapping[str, Any], has_scores: bool = True) -> N
             hint = f"; did you mean '{near[0]}'?" if near else ""
             raise ConfigError(f"preferences.filters: no filter '{name}'{hint}; one of {list(FILTERS)}")
         rule = FILTERS[name]
+        if value is None:
+            continue
         if rule.least is None and not isinstance(value, bool):
             raise ConfigError(f"preferences.filters.{name}: got {value!r}; true, or false for no such filter")
         if rule.least is not None:
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or not rule.least <= value <= rule.most:
-                raise ConfigError(f"preferences.filters.{name}: got {value!r}; a number {_range(rule)}")
+                raise ConfigError(
+                    f"preferences.filters.{name}: got {value!r}; a number {_range(rule)}, or null for none"
+                )
         if name in _OF_SCORES and value is not False and not has_scores:
             raise ConfigError(f"preferences.filters.{name}: the run has no score protocol; add one to `protocols`")
 
@@ -116,7 +120,7 @@ def _range(rule: Filter) -> str:
 
 def wanted(filters: Mapping[str, Any]) -> dict[str, Any]:
     """The filters that are on, in their order."""
-    return {name: value for name, value in filters.items() if not (FILTERS[name].least is None and value is False)}
+    return {name: value for name, value in filters.items() if value is not None and value is not False}
 
 
 def marked(pairs: pl.DataFrame, filters: Mapping[str, Any]) -> pl.DataFrame:

@@ -6,7 +6,7 @@ time: `measured` (a bucket: numbers and keys, no text), `with_cycles` and `prefe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +18,17 @@ from scipy.sparse.csgraph import connected_components
 from trustjudge_ray.analysis.readouts import Floats, judged_by
 from trustjudge_ray.analysis.scoring import scores
 from trustjudge_ray.analysis.tolerances import EQUAL
-from trustjudge_ray.analysis.verdicts import TIE, UNDEFINED, Pairs, mean_probabilities, normalised, pairs_of
+from trustjudge_ray.analysis.verdicts import (
+    TIE,
+    UNDEFINED,
+    Pairs,
+    mean_probabilities,
+    normalised,
+    order_by_order,
+    pairs_of,
+)
 from trustjudge_ray.corpus.canary import META_JSON
+from trustjudge_ray.corpus.preference_formats import TO_ANSWER
 from trustjudge_ray.identity import joined_hash, seed_of
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.schema import MESSAGE, check
@@ -119,7 +128,8 @@ def measured(
 
     These are question_id, response_chosen, response_rejected, prompt_key, text_chosen, text_rejected (63-bit hashes),
     status (`ok`, or why the pair has no preference: a judgment's status, `identical_sides`, `empty_side`, `canary`,
-    `no_preference`) and decided (whether the verdict is no tie, nor about a canary).
+    `no_prompt` where the question has no message, `no_preference`) and decided (whether the verdict is no tie, and its
+    pair neither of these).
 
     Args:
         judgments, responses: with all the judgments of a question all its responses.
@@ -137,24 +147,18 @@ def measured(
 
 def _probabilities(pairs: Pairs) -> dict[str, pl.Series]:
     """What was read of each pair, about response a."""
-    raw = np.nan_to_num(pairs.probabilities)
-    with np.errstate(invalid="ignore"):
-        each = raw / raw.sum(axis=2, keepdims=True)
-    wins = each[:, :, 0] + each[:, :, 2] / 2
-    mean = mean_probabilities(pairs)
-    both = normalised(pairs, 0.0)
-    orders = [normalised(replace(pairs, probabilities=pairs.probabilities[:, [order, order]]), 0.0) for order in (0, 1)]
-    known = (orders[0] != UNDEFINED) & (orders[1] != UNDEFINED)
+    mean, both, orders = mean_probabilities(pairs), normalised(pairs, 0.0), order_by_order(pairs)
+    known = (orders.outcomes != UNDEFINED).all(axis=1)
     numbers: dict[str, Floats] = {
         "margin": mean[:, 0] - mean[:, 1],
         "p": mean[:, 0] + mean[:, 2] / 2,
         "p_tie": mean[:, 2],
-        "first": wins[:, 0],
-        "second": wins[:, 1],
-        "label_mass": np.where(raw.sum(axis=2) > 0, raw.sum(axis=2), np.nan).min(axis=1),
+        "first": orders.wins[:, 0],
+        "second": orders.wins[:, 1],
+        "label_mass": orders.label_mass,
     }
     found = {name: pl.Series(name, values, nan_to_null=True) for name, values in numbers.items()}
-    agree = pl.Series(orders[0] == orders[1], dtype=pl.Boolean)
+    agree = pl.Series(orders.outcomes[:, 0] == orders.outcomes[:, 1], dtype=pl.Boolean)
     return found | {
         "both_orders_agree": agree.set(pl.Series(~known), None),
         "decided": pl.Series(pairs.has("ok") & (both != TIE) & (both != UNDEFINED)),
@@ -183,6 +187,7 @@ def _answers(responses: pa.Table) -> pl.DataFrame:
         source=rating,
         human=pl.col("human_score").fill_nan(None),
         canary=(pl.col("meta_json") == META_JSON).fill_null(False),
+        asked=pl.Series([bool(messages) for messages in rows["messages"].to_pylist()], dtype=pl.Boolean),
         length=pl.Series([sum(map(len, turns)) for turns in replies], dtype=pl.Int64),
         text=pl.Series([seed_of(*turns) for turns in replies], dtype=pl.Int64),
         prompt_key=pl.Series([prompts[question] for question in frame["question_id"]], dtype=pl.Int64),
@@ -215,13 +220,8 @@ def _oriented(table: pl.DataFrame) -> pl.DataFrame:
         a, b = pl.col(f"{name}_a"), pl.col(f"{name}_b")
         return pl.when(swap).then(b if chosen else a).otherwise(a if chosen else b)
 
-    both = {"response": "response", "model": "model", "score": "score", "entropy": "entropy", "length": "length"}
-    both |= {"text": "text"}
-    sides = {
-        f"{ours}_{side}": sided(theirs, side == "chosen")
-        for ours, theirs in both.items()
-        for side in ("chosen", "rejected")
-    }
+    both = ("response", "model", "score", "entropy", "length", "text")
+    sides = {f"{name}_{side}": sided(name, side == "chosen") for name in both for side in ("chosen", "rejected")}
     return table.select(
         "question_id",
         "judge",
@@ -231,7 +231,7 @@ def _oriented(table: pl.DataFrame) -> pl.DataFrame:
         "p_tie",
         "label_mass",
         **sides,
-        decided=pl.col("decided") & (pl.col("status") != "canary"),
+        decided=pl.col("decided") & ~pl.col("status").is_in(["canary", "no_prompt"]),
         pair_id=_pair_ids(table),
         prompt_key=pl.col("prompt_key_a"),
         p=pl.when(swap).then(1 - pl.col("p")).otherwise("p"),
@@ -250,6 +250,8 @@ def _status() -> pl.Expr:
     return (
         pl.when(pl.col("canary_a") | pl.col("canary_b"))
         .then(pl.lit("canary"))
+        .when(~pl.col("asked_a"))
+        .then(pl.lit("no_prompt"))
         .when(silent)
         .then(pl.lit("no_label_mass"))
         .when(even)
@@ -317,11 +319,12 @@ def with_texts(pairs: pl.DataFrame, responses: pa.Table) -> pa.Table:
 
 def split_turns(messages: list[dict[str, str]], turns: int) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """The conversation up to the first of an answer's turns, and the user's messages between these: RESPONSES has them
-    at the end of the messages. Fewer such messages than turns: the answer's turns follow each other."""
+    at the end of the messages, and before them the message that the first turn answers, the user's or a tool's. Where
+    they are not there, the answer's turns follow each other."""
     between = turns - 1
-    last = messages[len(messages) - between - 1 :]
-    if between and len(last) == turns and all(message["role"] == "user" for message in last):
-        return messages[: len(messages) - between], last[1:]
+    roles = [message["role"] for message in messages[-turns:]]
+    if len(roles) == turns > 1 and roles[0] in TO_ANSWER and roles[1:] == ["user"] * between:
+        return messages[:-between], messages[-between:]
     return messages, []
 
 

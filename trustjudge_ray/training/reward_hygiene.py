@@ -2,14 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
-from trustjudge_ray.training.reward_tasks import question_id
+from trustjudge_ray.training.reward_tasks import group_of
 from trustjudge_ray.training.rewards import Reward, RewardRequest
 
 SAME = 1e-9
 """Rewards nearer to each other than this are the same."""
+DETAILS: Final = ("label_mass", "entropy", "p_tie", "agree", "order_effect")
+"""Of a reward's details those that a batch's mean is told of."""
+FIGURES: Final = ("missing", "calls", *DETAILS, "no_spread", "length_correlation")
+"""All that `hygiene` may tell."""
 
 
 def hygiene(requests: Sequence[RewardRequest], rewards: Sequence[Reward]) -> dict[str, float]:
@@ -27,14 +32,14 @@ def hygiene(requests: Sequence[RewardRequest], rewards: Sequence[Reward]) -> dic
         "missing": sum(value is None for value in values) / max(len(values), 1),
         "calls": sum(reward.calls for reward in rewards) / max(len(values), 1),
     }
-    for name in ("label_mass", "entropy", "p_tie", "agree", "order_effect"):
+    for name in DETAILS:
         told = [reward.details[name] for reward in rewards if name in reward.details]
         found |= {name: math.fsum(told) / len(told)} if told else {}
     groups: dict[tuple[str, str], list[float]] = {}
     read: list[tuple[float, float]] = []
     for request, value in zip(requests, values, strict=True):
         if value is not None:
-            groups.setdefault((request.group or "", question_id(request)), []).append(value)
+            groups.setdefault(group_of(request), []).append(value)
             read.append((value, math.log(len(request.completion) + 1)))
     flat = [max(group) - min(group) <= SAME for group in groups.values() if len(group) > 1]
     found |= {"no_spread": sum(flat) / len(flat)} if flat else {}

@@ -24,6 +24,10 @@ Key = tuple[str, str, str | None]
 """A question, and the response or the pair of responses that was judged, the smaller id first."""
 
 
+class RewardError(ValueError):
+    """A reward cannot be given as configured: names the setting, what it got and what would be right."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewardRequest:
     """One completion to be rewarded.
@@ -73,6 +77,39 @@ def question_id(request: RewardRequest) -> str:
     return joined_hash(*turns, REFERENCE, request.reference or "")
 
 
+def group_of(request: RewardRequest) -> tuple[str, str]:
+    """The group that a request is in: its group's name, and its conversation's."""
+    return request.group or "", question_id(request)
+
+
+def refuse_unreadable(requests: Sequence[RewardRequest]) -> None:
+    """
+    Raises:
+        RewardError: what should be a text is none, also one that UTF-8 cannot hold, which no tokenizer takes; or there
+            is no message.
+    """
+    for i, r in enumerate(requests):
+        if not r.messages:
+            raise RewardError(f"requests[{i}].messages: none; one or more, each with role and content")
+        texts: dict[str, Any] = {"completion": r.completion}
+        texts |= {name: getattr(r, name) for name in ("reference", "group") if getattr(r, name) is not None}
+        for j, message in enumerate(r.messages):
+            texts |= {f"messages[{j}].{name}": message.get(name) for name in ("role", "content")}
+        for name, text in texts.items():
+            _refuse_no_text(f"requests[{i}].{name}", text)
+
+
+def _refuse_no_text(where: str, text: Any) -> None:
+    if not isinstance(text, str):
+        raise RewardError(f"{where}: got {type(text).__name__}; a text")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RewardError(
+            f"{where}: half of a surrogate pair at {error.start}, which is no character; a text"
+        ) from None
+
+
 def response_id(completion: str) -> str:
     """What a completion is called, as a response and as a model: 32 hex digits over its text."""
     return joined_hash(completion)
@@ -96,7 +133,7 @@ def asked(requests: Sequence[RewardRequest], settings: RewardConfig, specs: Mapp
     members: dict[tuple[str, str], list[int]] = {}
     for i, (request, place) in enumerate(zip(requests, named, strict=True)):
         if place.mode == "group":
-            members.setdefault((request.group or "", place.question), []).append(i)
+            members.setdefault(group_of(request), []).append(i)
     tables = [TASK_TEXTS.empty_table()]
     groups: list[tuple[Mapping[str, int], tuple[Key, ...]]] = []
     for mode in ("score", "anchor"):

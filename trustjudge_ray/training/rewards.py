@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -19,13 +19,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trustjudge_ray.analysis.scoring import scores
-from trustjudge_ray.analysis.verdicts import mean_probabilities, normalised, outcomes, pairs_of, rule_status
+from trustjudge_ray.analysis.verdicts import mean_probabilities, order_by_order, outcomes, pairs_of, rule_status
 from trustjudge_ray.judging import base
 from trustjudge_ray.judging.plan import Spec, spec
 from trustjudge_ray.judging.protocols import Protocol
 from trustjudge_ray.rewards_config import RewardConfig, reward_faults
 from trustjudge_ray.schema import JUDGMENTS, from_rows
-from trustjudge_ray.training.reward_tasks import REFERENCE, Asked, Key, Place, asked, keys_of, mode_of
+from trustjudge_ray.training.reward_tasks import (
+    REFERENCE,
+    Asked,
+    Key,
+    Place,
+    asked,
+    keys_of,
+    mode_of,
+    refuse_unreadable,
+)
+from trustjudge_ray.training.reward_tasks import RewardError as RewardError
 from trustjudge_ray.training.reward_tasks import RewardRequest as RewardRequest
 
 _KINDS: Final = {
@@ -34,11 +44,9 @@ _KINDS: Final = {
     "group": ("compare", "pair_protocol"),
 }
 """Of each mode the kind of its protocol, and the setting that names it."""
+_TEXTS: Final = ("rationale", "thinking", "output")
+"""Columns of a judgment that hold what the judge wrote."""
 _FLIPPED: Final = {"AB": "BA", "BA": "AB"}
-
-
-class RewardError(ValueError):
-    """A reward cannot be given as configured: names the setting, what it got and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +134,13 @@ class TrustJudgeReward:
         Completions of one conversation are a group, of those that name a group each of the same name.
 
         Raises:
-            RewardError: a text is none: it holds half of a surrogate pair.
+            RewardError: a text is none, or there is no message: names the request and its field.
             base.JudgeGone, base.JudgeError: the judge itself is gone or cannot be used.
         """
+        requests = list(requests)
         if not requests:
             return []
-        _refuse_halves(requests)
+        refuse_unreadable(requests)
         with self._turn:
             wanted = asked(requests, self.settings, self._specs)
             judgments, fresh = self._judged(wanted.tasks)
@@ -139,13 +148,16 @@ class TrustJudgeReward:
 
     async def arewards(self, requests: Sequence[RewardRequest]) -> list[Reward]:
         """The same in a worker thread. Calls that come within `gather_seconds`, or while the judge is busy, are judged
-        as one batch; each has groups of its own, except those that are named. An exception reaches all of a batch."""
-        _refuse_halves(requests)
+        as one batch; each has groups of its own, so that no reward hangs on who else asked at the time. An exception
+        reaches all of a batch."""
+        requests = list(requests)
+        refuse_unreadable(requests)
         mine = f"\0call {next(self._numbers)}"
-        whole = [
-            replace(r, group=mine) if not r.group and mode_of(r, self.settings) == "group" else r for r in requests
+        own = [
+            replace(r, group=f"{mine}\0{r.group or ''}") if mode_of(r, self.settings) == "group" else r
+            for r in requests
         ]
-        return await asyncio.wrap_future(self._gathered.submit(whole))
+        return await asyncio.wrap_future(self._gathered.submit(own))
 
     def _judged(self, tasks: pa.Table) -> tuple[pa.Table, set[str]]:
         """JUDGMENTS of all tasks, and the ids of those that the judge was asked for."""
@@ -166,9 +178,10 @@ class TrustJudgeReward:
         return pa.concat_tables(found), set(ids) - kept
 
     def _keep(self, judged: pa.Table) -> None:
-        """Keep what was judged; a failure may not happen again, and is not kept."""
+        """Keep what was judged, without its texts, which no reward rests on; a failure may not happen again, and is not
+        kept."""
         for row in judged.filter(pc.equal(judged["status"], "ok")).to_pylist() if self.settings.cache else []:
-            self._kept[row["task_id"]] = row
+            self._kept[row["task_id"]] = row | dict.fromkeys(_TEXTS)
         while len(self._kept) > self.settings.cache:
             self._kept.popitem(last=False)
 
@@ -180,6 +193,7 @@ class _Rule:
         self, wanted: Asked, judgments: pa.Table, protocols: dict[str, Protocol], settings: RewardConfig
     ) -> None:
         self._wanted, self._settings = wanted, settings
+        self._compared = [_by_response(keys) for _, keys in wanted.groups]
         self._ids: dict[Key, list[str]] = {}
         for key, task in zip(keys_of(judgments), judgments["task_id"].to_pylist(), strict=True):
             self._ids.setdefault(key, []).append(task)
@@ -204,7 +218,7 @@ class _Rule:
             return [(place.question, place.response, None)]
         if place.group is None:
             return [(place.question, *_ordered(place.response, REFERENCE))]
-        return [key for key in self._wanted.groups[place.group][1] if place.response in key[1:]]
+        return self._compared[place.group].get(place.response, [])
 
     def _reward(self, place: Place, keys: list[Key]) -> Reward:
         if place.mode == "score":
@@ -268,22 +282,19 @@ def read_pairs(judgments: pl.DataFrame, both_orders: bool, dead_zone: float) -> 
     mean = mean_probabilities(pairs)
     verdict = outcomes(pairs, "normalised", 0.0)
     status = pairs.named(rule_status(pairs, "normalised", verdict)).replace({"identical": "ok"})
-    raw = np.nan_to_num(pairs.probabilities)
-    with np.errstate(invalid="ignore"):
-        each = raw / raw.sum(axis=2, keepdims=True)
-    win = each[:, :, 0] + each[:, :, 2] / 2
-    orders = [normalised(replace(pairs, probabilities=pairs.probabilities[:, [o, o]]), 0.0) for o in (0, 1)]
+    orders = order_by_order(pairs)
+    agree = orders.outcomes[:, 0] == orders.outcomes[:, 1]
     p = mean[:, 0] + mean[:, 2] / 2
     p = np.where(np.abs(p - 0.5) < dead_zone, 0.5, p)
     keys = pairs.keys.select("question_id", "response_a", "response_b").rows()
     found: dict[Key, Pair] = {}
     for i, (key, told) in enumerate(zip(keys, status.to_list(), strict=True)):
         details = {"p_tie": float(mean[i, 2])}
-        if told == "ok" and not np.isnan(win[i]).any():
-            details["label_mass"] = float(raw[i].sum(axis=1).min())
+        if told == "ok" and not np.isnan(orders.label_mass[i]):
+            details["label_mass"] = float(orders.label_mass[i])
             if both_orders:
-                details["order_effect"] = float(win[i, 0] - win[i, 1])
-                details["agree"] = float(orders[0][i] == orders[1][i])
+                details["order_effect"] = float(orders.wins[i, 0] - orders.wins[i, 1])
+                details["agree"] = float(agree[i])
         found[key] = Pair(float(p[i]), told, details)
     return found
 
@@ -337,7 +348,7 @@ class _Gathering:
         live = [(requests, future) for requests, future in batch if future.set_running_or_notify_cancel()]
         try:
             found = iter(self._answer([request for requests, _ in live for request in requests]))
-        except BaseException as error:
+        except BaseException as error:  # whatever it is: who waits must not wait for ever
             for _, future in live:
                 future.set_exception(error)
             return
@@ -355,21 +366,13 @@ def _protocol(settings: RewardConfig, mode: str, protocols: Mapping[str, Protoco
     return protocols[name]
 
 
-def _refuse_halves(requests: Sequence[RewardRequest]) -> None:
-    """
-    Raises:
-        RewardError: a text that UTF-8 cannot hold, which no tokenizer takes.
-    """
-    for i, r in enumerate(requests):
-        texts = {"completion": r.completion, "reference": r.reference or "", "group": r.group or ""}
-        texts |= {f"messages[{j}]": message["role"] + message["content"] for j, message in enumerate(r.messages)}
-        for name, text in texts.items():
-            try:
-                text.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise RewardError(
-                    f"requests[{i}].{name}: half of a surrogate pair at {error.start}, which is no character; a text"
-                ) from None
+def _by_response(keys: Iterable[Key]) -> dict[str, list[Key]]:
+    """Of each response of a group the pairs that it is in, in their order."""
+    found: dict[str, list[Key]] = {}
+    for key in keys:
+        for response in key[1:]:
+            found.setdefault(str(response), []).append(key)
+    return found
 
 
 def _ordered(first: str, second: str) -> tuple[str, str]:

@@ -2,20 +2,8 @@
 
 The front is one process without an engine, so that the death of an engine breaks no connection. A replica whose engine
 has died ends its process, Serve starts it anew, and the front sends the batch again (`service_queue`). What the front
-counts, for Prometheus through Ray's own metrics (Ray puts `ray_` before each name):
-
-| name | kind | tags |
-|---|---|---|
-| `trustjudge_service_requests_total` | counter: HTTP requests | route, status |
-| `trustjudge_service_seconds` | histogram: of an HTTP request | route |
-| `trustjudge_service_expired_total` | counter: HTTP requests whose deadline came first | |
-| `trustjudge_service_rejected_total` | counter: completions, of bodies for which there was no room | |
-| `trustjudge_service_cached_total`, `…_shared_total` | counter: completions known, or being judged for another | |
-| `trustjudge_service_dropped_total` | counter: completions that nobody waited for any more, not judged | |
-| `trustjudge_service_failed_total` | counter: completions without a reward | status |
-| `trustjudge_service_batch`, `trustjudge_service_batch_seconds` | histogram: completions of a batch, its time | |
-| `trustjudge_service_waiting` | gauge: completions in the queue | |
-| `trustjudge_service_engine_deaths_total` | counter: batches on which an engine died | |
+counts (`service_metrics`) is told by itself at `/metrics`, and through Ray's own metrics, where Ray puts `ray_` before
+each name.
 """
 
 import asyncio
@@ -23,13 +11,11 @@ import contextlib
 import logging
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
-import pyarrow as pa
 import ray
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError, RayServeException, ReplicaUnavailableError
@@ -44,7 +30,9 @@ from trustjudge_ray.pipeline.judges import end_with_parent
 from trustjudge_ray.serving_config import ServeConfig, ServingConfig, is_loopback
 from trustjudge_ray.training.adapters import loaded, reward_protocols
 from trustjudge_ray.training.rewards import Reward, RewardRequest, TrustJudgeReward
+from trustjudge_ray.training.service_engine import Timed, end
 from trustjudge_ray.training.service_http import Routes, Token, rewarded
+from trustjudge_ray.training.service_metrics import METRICS, Metric, Tally
 from trustjudge_ray.training.service_queue import EngineLost, Expired, Limits, RewardQueue
 
 APP = "trustjudge-rewards"
@@ -53,8 +41,8 @@ BATCHES_AT_ONCE = 2
 _PAUSE = 0.5
 """Seconds before a batch is sent again where there is no replica to send it to."""
 _SHORTEST_TOKEN = 16
-_SECONDS = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
-_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+_REMIND = 30.0
+"""Seconds after which it is said again what is waited for."""
 
 
 class Judging:
@@ -69,44 +57,12 @@ class Judging:
         try:
             found = await asyncio.to_thread(self._rewards.rewards, requests)
         except base.JudgeGone as error:
-            _end(str(error))
+            end(str(error))
         return [replace(reward, details=dict(reward.details)) for reward in found]
 
     async def loaded(self) -> bool:
         """Whether the judge is there: this process answers nothing before."""
         return True
-
-
-class Timed:
-    """A judge that has so many seconds for a batch, from when it begins on it, and ends its process if it has not
-    finished then: of an engine that hangs nothing else can be made. What waits for its turn is not timed."""
-
-    def __init__(self, judge: base.Judge, seconds: float) -> None:
-        self._judge, self._seconds = judge, seconds
-
-    def judge(self, tasks: pa.Table) -> list[base.Reading]:
-        """The judge's own readings."""
-        told = f"{len(tasks)} judgments took longer than serve.batch_timeout, {self._seconds:g} s: it hangs"
-        timer = threading.Timer(self._seconds, _end, [told])
-        timer.daemon = True
-        timer.start()
-        try:
-            return self._judge.judge(tasks)
-        finally:
-            timer.cancel()
-
-
-def _end(why: str) -> NoReturn:
-    """End this process, whose judge is gone, and what it started: an engine that hangs would keep its GPU. Serve starts
-    the replica anew; an exception would leave one that cannot judge."""
-    import psutil  # Ray's own copy, which is found when Ray is imported
-
-    print(f"judge gone: {why}", file=sys.stderr, flush=True)
-    with contextlib.suppress(psutil.Error):
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-    os._exit(1)
 
 
 class Front:
@@ -120,9 +76,17 @@ class Front:
             keep=lambda reward: reward.final,
             again=lambda reward: replace(reward, calls=0),
             failed=lambda why: Reward(None, "engine_error"),
-            note=self._metrics.of_queue,
+            note=self._metrics.note,
         )
-        self._routes = Routes(self._ask, self._loaded, config.serve, config.rewards, token, self._metrics.answered)
+        self._routes = Routes(
+            self._ask,
+            self._loaded,
+            config.serve,
+            config.rewards,
+            token,
+            self._metrics.answered,
+            self._metrics.own.text,
+        )
 
     async def __call__(self, request: Request) -> Response:
         return await self._routes.respond(request)
@@ -135,7 +99,7 @@ class Front:
         try:
             found = await rewarded(self._queue, requests, self._config.rewards, until)
         except Expired:
-            self._metrics.expired.inc()
+            self._metrics.note("expired", 1)
             raise
         self._metrics.rewarded(found)
         return found
@@ -176,9 +140,12 @@ def limits(config: ServingConfig) -> Limits:
 
 
 @contextlib.contextmanager
-def serving(config: ServingConfig, token: str | None) -> Iterator[str]:
+def serving(config: ServingConfig, token: str | None, say: Callable[[str], None] = lambda line: None) -> Iterator[str]:
     """Serve rewards while the context lasts; gives the service's address. A cluster is joined or started, and left to
     the caller (`pipeline.stop`); a Serve that ran there before goes on running.
+
+    Args:
+        say: is told every half minute what is waited for while the judge is loading, for as long as that takes.
 
     Raises:
         ConfigError: the service would listen to others without a token, its port is taken, or it does not fit.
@@ -197,7 +164,8 @@ def serving(config: ServingConfig, token: str | None) -> Iterator[str]:
     try:
         if not running:
             _listen(config.serve)
-        _run(_application(config, known))
+        with telling(say, _waited_for):
+            _run(_application(config, known))
         up = True
         yield f"http://{_shown(config.serve.host)}:{config.serve.port}"
         with contextlib.suppress(ray.exceptions.RayError, RayServeException, TimeoutError):
@@ -205,10 +173,53 @@ def serving(config: ServingConfig, token: str | None) -> Iterator[str]:
     finally:
         if not up:
             _kill_replicas()
-        if running:
-            serve.delete(APP)
-        else:
-            serve.shutdown()
+        with quiet():
+            if running:
+                serve.delete(APP)
+            else:
+                serve.shutdown()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what Ray prints for the driver: that Serve's controller, which is ended here, is dead."""
+    from ray._private import worker
+
+    worker._worker_logs_enabled = False
+    try:
+        yield
+    finally:
+        worker._worker_logs_enabled = True
+
+
+@contextlib.contextmanager
+def telling(say: Callable[[str], None], waited_for: Callable[[], str], every: float = _REMIND) -> Iterator[None]:
+    """Say again and again, every so many seconds, what is waited for, while the context lasts."""
+    over = threading.Event()
+
+    def tell() -> None:
+        rounds = 0
+        while not over.wait(every):
+            rounds += 1
+            with contextlib.suppress(ray.exceptions.RayError, RayServeException):
+                say(f"still starting after {rounds * every:g} s: {waited_for()}")
+
+    thread = threading.Thread(target=tell, name="telling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _waited_for() -> str:
+    """What Serve says of the deployments that are not there: that a judge is loading, or does not fit."""
+    told = serve.status().applications.get(APP)
+    lacking = {} if told is None else {n: d.message for n, d in told.deployments.items() if d.status != "HEALTHY"}
+    if Judging.__name__ in lacking:
+        return f"the judge is not loaded. {' '.join(lacking[Judging.__name__].split())}".strip()
+    return "the judge is there, its front not yet" if lacking else "Ray Serve begins"
 
 
 def _kill_replicas() -> None:
@@ -332,42 +343,36 @@ def _shown(host: str) -> str:
 
 
 class _Metrics:
-    """What the front counts; the table is above."""
+    """What the front counts, for itself and for Ray."""
 
     def __init__(self) -> None:
-        name = "trustjudge_service_{}".format
-        self._requests = Counter(name("requests_total"), "HTTP requests answered.", ("route", "status"))
-        self._seconds = Histogram(name("seconds"), "How long HTTP requests took.", _SECONDS, ("route",))
-        self._failed = Counter(name("failed_total"), "Completions without a reward.", ("status",))
-        self.expired = Counter(name("expired_total"), "HTTP requests whose deadline came first.")
-        self._counters = {
-            each: Counter(name(f"{each}_total"), f"Completions that were {each}.")
-            for each in ("cached", "shared", "dropped", "rejected")
-        }
-        self._counters["engine_deaths"] = Counter(name("engine_deaths_total"), "Batches on which an engine died.")
-        self._histograms = {
-            "batch": Histogram(name("batch"), "Completions of a batch.", _SIZES),
-            "batch_seconds": Histogram(name("batch_seconds"), "How long batches took.", _SECONDS),
-        }
-        self._waiting = Gauge(name("waiting"), "Completions in the queue.")
+        self.own = Tally()
+        self._rays = {name: _of_ray(metric) for name, metric in METRICS.items()}
+
+    def note(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
+        """A metric has a new value, or one more; a counter of nothing does not."""
+        there = self._rays[name]
+        self.own.note(name, value, labels)
+        if isinstance(there, Gauge):
+            there.set(value, labels)
+        elif isinstance(there, Histogram):
+            there.observe(value, labels)
+        elif value:
+            there.inc(value, labels)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """An HTTP request was answered."""
-        self._requests.inc(1, {"route": route, "status": str(status)})
-        self._seconds.observe(seconds, {"route": route})
+        self.note("requests", 1, {"route": route, "status": str(status)})
+        self.note("seconds", seconds, {"route": route})
 
     def rewarded(self, rewards: Sequence[Reward]) -> None:
         """A body's rewards were given."""
         for reward in rewards:
             if reward.value is None:
-                self._failed.inc(1, {"status": reward.status})
+                self.note("failed", 1, {"status": reward.status})
 
-    def of_queue(self, name: str, value: float) -> None:
-        """What the queue notes."""
-        if name in self._histograms:
-            self._histograms[name].observe(value)
-        elif name in self._counters:
-            if value:
-                self._counters[name].inc(value)
-        else:
-            self._waiting.set(value)
+
+def _of_ray(metric: Metric) -> Counter | Gauge | Histogram:
+    if metric.kind == "histogram":
+        return Histogram(metric.name, metric.told, list(metric.bounds), metric.labels)
+    return (Gauge if metric.kind == "gauge" else Counter)(metric.name, metric.told, metric.labels)

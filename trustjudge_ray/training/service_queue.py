@@ -30,7 +30,7 @@ _LONGEST_ADVICE = 60.0
 
 
 class QueueFull(Exception):
-    """There is no room; `retry_after` is in how many seconds there will be, at the pace of the last batches."""
+    """There is no room; `retry_after` is in how many seconds there will be, after those who were told so before."""
 
     def __init__(self, retry_after: int, waiting: int, most: int) -> None:
         super().__init__(f"{waiting} requests are waiting, of {most} that may; come again in {retry_after} s")
@@ -136,7 +136,7 @@ class RewardQueue(Generic[Q, R]):
         self._flights: set[asyncio.Task[None]] = set()
         self._exclusive = self._stopping = self._engine_lost = False
         self._timer: asyncio.TimerHandle | None = None
-        self._pace = 0.0
+        self._pace = self._promised = 0.0
 
     @property
     def waiting(self) -> int:
@@ -198,7 +198,7 @@ class RewardQueue(Generic[Q, R]):
         wanted = sum(len(unit.requests) for unit in fresh.values())
         if wanted and self._size + wanted > self._limits.max_queue:
             self._note("rejected", sum(len(unit.requests) for unit in units))
-            raise QueueFull(self._seconds_to_room(), self._size, self._limits.max_queue)
+            raise QueueFull(self._seconds_to_room(wanted), self._size, self._limits.max_queue)
         return [self._found(unit, until) for unit in units]
 
     def _found(self, unit: Unit[Q], until: float) -> "_Found[Q, R]":
@@ -313,6 +313,8 @@ class RewardQueue(Generic[Q, R]):
             self._flights.discard(asyncio.current_task())
             self._exclusive = False
             self._pump()
+            if not self._flights and not self._waiting:
+                self._promised = 0.0  # who was promised a turn has had it, or does not come
 
     def _landed(self, batch: list["_Entry[Q, R]"], answers: list[R], seconds: float) -> None:
         self._note("batch", len(answers))
@@ -366,9 +368,13 @@ class RewardQueue(Generic[Q, R]):
             _, oldest = self._kept.popitem(last=False)
             self._kept_size -= len(oldest)
 
-    def _seconds_to_room(self) -> int:
-        """In how many seconds what waits will have been begun, from 1 to a minute."""
-        return math.ceil(min(max(self._size * self._pace / self._limits.in_flight, 1.0), _LONGEST_ADVICE))
+    def _seconds_to_room(self, wanted: int) -> int:
+        """In how many seconds to come again, at the pace of the last batches, from 1 to a minute: when what waits will
+        have been begun, and one after the other. Told the same time, all would come at once, and most in vain."""
+        now, each = asyncio.get_running_loop().time(), self._pace / self._limits.in_flight
+        turn = min(max(now + self._size * each, self._promised), now + _LONGEST_ADVICE)
+        self._promised = turn + wanted * each
+        return math.ceil(max(turn - now, 1.0))
 
 
 def _fail(entry: "_Entry[Q, R]", error: Exception) -> None:

@@ -4,6 +4,7 @@ Both are named by one text: the path of a configuration with `judge` and `reward
 """
 
 import asyncio
+import hashlib
 import http.client
 import json
 import math
@@ -12,7 +13,7 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,10 +23,11 @@ from typing import Protocol as Interface
 from trustjudge_ray import serving_config
 from trustjudge_ray.config import judge_name
 from trustjudge_ray.config_values import ConfigError
+from trustjudge_ray.identity import seed_of
 from trustjudge_ray.judging import base, engines, protocols
 from trustjudge_ray.rewards_config import RewardConfig
 from trustjudge_ray.serving_config import ServingConfig
-from trustjudge_ray.training.reward_tasks import question_id
+from trustjudge_ray.training.reward_tasks import group_of
 from trustjudge_ray.training.rewards import Reward, RewardError, RewardRequest, TrustJudgeReward
 
 WHERE: Final = "TRUSTJUDGE_REWARD"
@@ -44,6 +46,12 @@ _MOST_BYTES: Final = 4_000_000
 """Of requests in one body; half of what `serve.max_body_mb` lets through by default."""
 _LOST: Final = (502, 503, 504)
 """Statuses that say that a service that was there is not: its own, a proxy's before it."""
+_PATIENCE: Final = 3
+"""How many times as often a service is asked that is there and only full."""
+_FIRST_TRIES: Final = 3
+"""Of a service that never gave a reward and breaks the connection off: somebody listens, and many ask at once, or it is
+no reward service."""
+_BROKEN_OFF: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, http.client.IncompleteRead)
 
 
 class RewardServiceError(RuntimeError):
@@ -149,15 +157,19 @@ class RewardClient:
     """Rewards from the service over HTTP: POST /v1/reward, at most `most` completions and 4 MB at once, or a group that
     has more.
 
-    A service that is full (429, 503) is asked again later, at most `tries` times in all. Once it has given rewards, so
-    is one that was lost (502, 503, 504, a proxy's 500, no connection, one that was broken off): what is asked twice is
-    judged once. A token that no header can hold is a ConfigError."""
+    A service without a judge (503) or that was late (its own 504) is asked again later, at most `tries` times in all,
+    and one that is full (429) three times as often. Once it has given rewards, so is one that was lost (502, 503, 504,
+    a proxy's 500, no connection, one that was broken off): what is asked twice is judged once. Before, one that breaks
+    connections off is asked three times, and one that nobody can connect to once. A token that no header can hold is a
+    ConfigError."""
 
     def __init__(
         self, url: str, token: str | None = None, timeout: float = 600.0, tries: int = 8, most: int = 512
     ) -> None:
         if token and not (token.isascii() and token.isprintable() and " " not in token):
             raise ConfigError(f"{TOKEN}: the token holds a blank, the end of a line or what is not ASCII; without them")
+        if tries < 1:
+            raise ConfigError(f"tries: got {tries}; 1 or more")
         base = url.rstrip("/")
         self._url = base if base.endswith("/v1/reward") else f"{base}/v1/reward"
         self._headers = {"Content-Type": "application/json"}
@@ -172,7 +184,7 @@ class RewardClient:
         Raises:
             RewardServiceError: no answer, a refusal, or an answer that is none.
         """
-        found: dict[int, Reward] = {}
+        requests, found = list(requests), dict[int, Reward]()
         written = [json.dumps(_without_nulls(asdict(request))) for request in requests]
         for rows in _posts(requests, [len(text) for text in written], self._most):
             found |= zip(rows, self._posted([written[i] for i in rows]), strict=True)
@@ -202,21 +214,23 @@ class RewardClient:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.rewards, requests)
 
     def _asked(self, body: bytes) -> bytes:
-        for attempt in range(self._tries):
-            come_again, cause = None, None
+        full = lost = 0
+        while True:
+            attempt, status, come_again, cause = full + lost, 0, None, None
             try:
                 status, come_again, told = self._answer(body)
             except (OSError, http.client.HTTPException) as error:
-                again, wrong, cause = self._known, f"{error}; is the reward service running?", error
+                again = self._known or (_is_broken_off(error) and attempt + 1 < _FIRST_TRIES)
+                wrong, cause = f"{error}; is the reward service running?", error
             else:
                 if status < 300:
                     return told
-                again = status in _FULL or (self._known and _is_lost(status, told))
+                again = status in _FULL or _is_late(status, told) or (self._known and _is_lost(status, told))
                 wrong = f"HTTP {status}: {told[:200].decode('utf-8', 'replace')}"
-            if not again or attempt + 1 == self._tries:
+            full, lost = (full + 1, lost) if status == 429 else (full, lost + 1)
+            if not again or lost >= self._tries or full >= _PATIENCE * self._tries:
                 raise RewardServiceError(f"{self._url}: {wrong}") from cause
-            self._pause.wait(_seconds(come_again, attempt))
-        raise RewardServiceError(f"{self._url}: tries: got {self._tries}; 1 or more")
+            self._pause.wait(_seconds(come_again, attempt) * _spread(body, attempt))
 
     def _answer(self, body: bytes) -> tuple[int, str | None, bytes]:
         """Status, Retry-After and content of the answer to one try."""
@@ -227,6 +241,16 @@ class RewardClient:
         except urllib.error.HTTPError as refused:
             with refused:
                 return refused.code, refused.headers.get("Retry-After"), refused.read()
+
+
+def gathered(given: RewardSource, requests: Sequence[RewardRequest]) -> list[Reward]:
+    """The rewards, judged in one batch with what other threads ask at the same time: some trainers call with one sample
+    in each of many threads. In a thread that runs an event loop they are judged by themselves."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(given.arewards(requests))
+    return given.rewards(requests)
 
 
 def value_or(reward: Reward, missing: float | None, trainer: str) -> float:
@@ -268,10 +292,27 @@ def plain_reference(given: Any) -> str | None:
 
 
 def plain_messages(prompt: Any) -> tuple[dict[str, str], ...]:
-    """A prompt of any trainer (a text, or messages whose content is a text or a list of blocks) as messages."""
+    """A prompt of any trainer (a text, or messages whose content is a text or a list of blocks) as messages.
+
+    Raises:
+        RewardError: it is neither.
+    """
     if isinstance(prompt, str):
         return ({"role": "user", "content": prompt},)
+    refuse_no_messages("prompt", prompt)
     return tuple({"role": str(message["role"]), "content": plain_text(message.get("content"))} for message in prompt)
+
+
+def refuse_no_messages(what: str, given: Any) -> None:
+    """
+    Raises:
+        RewardError: a prompt or a completion that is no text is no list of messages either.
+    """
+    listed = not isinstance(given, Mapping) and isinstance(given, Iterable)
+    wrong = [m for m in given if not isinstance(m, Mapping) or "role" not in m] if listed else [given]
+    if wrong:
+        inside = "a list with " if listed else ""
+        raise RewardError(f"a {what} is {inside}{type(wrong[0]).__name__}; a text, or messages with role and content")
 
 
 def plain_text(content: Any) -> str:
@@ -279,6 +320,20 @@ def plain_text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     return "\n".join(str(block["text"]) for block in content if block.get("type", "text") == "text")
+
+
+def _is_broken_off(error: Exception) -> bool:
+    """Whether somebody listened, and broke the connection off."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    return isinstance(cause, _BROKEN_OFF)
+
+
+def _is_late(status: int, told: bytes) -> bool:
+    """Whether the service itself says that the deadline came first. A proxy's 504 says nothing of a service."""
+    try:
+        return status == 504 and json.loads(told)["error"]["code"] == "deadline"
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def _is_lost(status: int, told: bytes) -> bool:
@@ -297,7 +352,7 @@ def _posts(requests: Sequence[RewardRequest], sizes: Sequence[int], most: int) -
     it."""
     groups: dict[tuple[str, str], list[int]] = {}
     for i, request in enumerate(requests):
-        groups.setdefault((request.group or "", question_id(request)), []).append(i)
+        groups.setdefault(group_of(request), []).append(i)
     posts: list[list[int]] = []
     size = 0
     for rows in groups.values():
@@ -319,6 +374,12 @@ def _seconds(retry_after: str | None, attempt: int) -> float:
     except ValueError:
         return own
     return max(own, min(told, _LONGEST_ADVICE)) if told > 0 else own
+
+
+def _spread(body: bytes, attempt: int) -> float:
+    """From 1 to 1.5, another for each body and try: by how much longer a client waits, for all that were refused
+    together would else come again together."""
+    return 1 + seed_of("spread", str(attempt), hashlib.sha256(body).hexdigest()) / 2**64
 
 
 def _number(value: Any) -> float | None:

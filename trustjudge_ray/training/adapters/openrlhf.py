@@ -6,12 +6,13 @@ OpenRLHF hands over texts after the chat template. Those of ChatML, Llama 3 and 
 other prompt, also one that only quotes such marks, is one turn of the user, marks included.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trustjudge_ray.training.adapters import RewardSource, missing_of, plain_reference, source, value_or
-from trustjudge_ray.training.reward_hygiene import hygiene
+from trustjudge_ray.training.adapters import RewardSource, gathered, missing_of, plain_reference, source, value_or
+from trustjudge_ray.training.reward_hygiene import FIGURES, hygiene
 from trustjudge_ray.training.rewards import RewardError, RewardRequest
 
 TURNS: Final = {
@@ -22,6 +23,11 @@ TURNS: Final = {
     "<start_of_turn>": re.compile(r"<start_of_turn>(\w+)\n(.*?)<end_of_turn>\s*", re.DOTALL),
 }
 """How turns begin (ChatML, Llama 3, Gemma), and a finished one: role, content and the blanks that follow it."""
+_OPEN: Final = re.compile(
+    r"(?:<\|im_start\|>\w+\n|<\|start_header_id\|>\w+<\|end_header_id\|>\n\n|<start_of_turn>\w+\n)"
+    r"\s*(?:<think>\s*(?:</think>\s*)?)?"
+)
+"""How the completion's own turn begins, with marks of thinking that its template puts before it."""
 ENDS: Final = (
     "<|im_end|>",
     "<|eot_id|>",
@@ -44,7 +50,8 @@ def reward_func(
     queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **ignored: Any
 ) -> dict[str, Any]:
     """Rewards as OpenRLHF takes them: tensors `rewards` and `scores` (the same), and `extra_logs` of `judged` and what
-    `hygiene` found in the batch, repeated for each sample.
+    `hygiene` found in the batch, repeated for each sample. They always have the same names, NaN where there is nothing
+    to take a figure over: OpenRLHF cannot put together samples whose logs name different figures.
 
     Args:
         queries: prompt and completion in one text.
@@ -69,15 +76,16 @@ def rewards_of(
         RewardRequest(turns(prompt), completion(query, prompt), plain_reference(label))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
-    rewards = given.rewards(requests)
+    rewards = gathered(given, requests)
     values = [value_or(reward, missing_of(given), "OpenRLHF") for reward in rewards]
-    figures = {name: [value] * len(values) for name, value in hygiene(requests, rewards).items()}
+    found = hygiene(requests, rewards)
+    figures = {name: [found.get(name, math.nan)] * len(values) for name in FIGURES}
     return values, figures | {"judged": [float(reward.value is not None) for reward in rewards]}
 
 
 def turns(prompt: str) -> tuple[dict[str, str], ...]:
-    """The messages of a templated prompt, or all of it as one turn of the user: where text stands outside the turns,
-    which would be lost."""
+    """The messages of a templated prompt, or all of it as one turn of the user: where text stands outside the turns, or
+    the completion's own turn has begun with some, which would be lost."""
     for mark, pattern in TURNS.items():
         start = end = prompt.find(mark)
         if start < 0 or not _BEGINNING.fullmatch(prompt, 0, start):
@@ -86,7 +94,7 @@ def turns(prompt: str) -> tuple[dict[str, str], ...]:
         while turn := pattern.match(prompt, end):
             found.append({"role": _ROLES.get(turn[1], turn[1]), "content": turn[2].strip()})
             end = turn.end()
-        if found and (end == len(prompt) or prompt.startswith(mark, end)):  # the completion's own turn is open
+        if found and (end == len(prompt) or _OPEN.fullmatch(prompt, end)):
             return tuple(found)
     return ({"role": "user", "content": prompt},)
 
