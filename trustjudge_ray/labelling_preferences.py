@@ -33,7 +33,7 @@ from trustjudge_ray.store import RunFolder
 from trustjudge_ray.training import exports
 from trustjudge_ray.training.data_card import Source, data_card
 from trustjudge_ray.training.data_card_doubtful import listed
-from trustjudge_ray.training.preference_filters import marked, refuse_bad_filters, wanted
+from trustjudge_ray.training.preference_filters import FILTERS, marked, refuse_bad_filters, wanted
 from trustjudge_ray.training.preferences import PREFERENCES, Labeller, measured, with_cycles, with_texts
 
 KEPT: Final = "preferences"
@@ -341,8 +341,10 @@ def export(
 
 
 def _nothing_kept(folder: RunFolder, dropped: Mapping[str, int]) -> str:
-    reasons = ", ".join(f"{name} {count}" for name, count in dropped.items())
-    return f"{folder.path}: no pair is kept, so there is nothing to export: {reasons or 'none was read'}"
+    reasons = ", ".join(f"{name} {count}" for name, count in dropped.items()) or "none was read"
+    most = max(FILTERS.keys() & dropped.keys(), key=lambda name: (dropped[name], name), default=None)
+    hint = f"; preferences.filters.{most}=null takes that filter out" if most else ""
+    return f"{folder.path}: no pair is kept, so there is nothing to export: {reasons}{hint}"
 
 
 def _put(folder: RunFolder, name: str, path: str, data_source: str) -> exports.Written:
