@@ -302,7 +302,7 @@ def test_the_page_escapes_names_and_reasons_and_loads_nothing():
     assert {tag for tag, _ in page.tags}.isdisjoint({"img", "link", "iframe"})
     assert [attrs for tag, attrs in page.tags if tag == "script"] == [{}], "the theme's, as it stands"
     links = [attrs[name] for _, attrs in page.tags for name in ("src", "href") if name in attrs]
-    assert links == ["manifest.json", "pairs.html"], "a link beside the page loads nothing"
+    assert links == ["manifest.json", "pairs.html", "#words"], "a link beside the page loads nothing"
     text = " ".join(page.text)
     assert text.count(nasty) >= 8
     assert "100.0 %" in text
