@@ -7,7 +7,7 @@ HEAVY = {
     "ray": {
         *("pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"),
         *("pipeline.watch", "pipeline.metrics", "pipeline.placement", "pipeline.ahead", "pipeline.single"),
-        *("audit.lora", "training.service"),
+        *("audit.lora", "training.service", "training.service_front"),
     },
     "vllm": {"judging.vllm_engine", "audit.lora_vllm"},
     "torch": {"judging.embedded", "audit.hf_attention", "audit.lora_training", "training.adapters.openrlhf"},
@@ -59,7 +59,7 @@ EDGES |= {"files", "judgment_store", "lease", "lease_files"}
 EDGES |= {"pipeline.session", "pipeline.blocks", "pipeline.planning", "pipeline.judges", "pipeline.counting"}
 EDGES |= {"opening", "answering", "auditing", "experiments", "audit.item_reading"}
 EDGES |= {"audit.hf_attention", "audit.lora", "audit.lora_training", "audit.lora_vllm"}
-EDGES |= {"audit.attached", "training.service", "training.adapters"}
+EDGES |= {"audit.attached", "training.service", "training.service_front", "training.adapters"}
 EDGES |= {"leaderboard_exports", "imported_runs", "initial_config", "browsing"}
 EDGES |= {"api", "api_arguments", "api_views"}
 EDGES |= {"comparing", "labelling", "labelling_preferences", "commands", "retrying"}

@@ -149,7 +149,8 @@ def test_a_reference_that_is_no_text_is_refused_and_its_python_form_is_never_com
     scored = TrlReward(config)(*asked)
     for missing in (float("nan"), np.float64("nan"), np.float32("nan"), Decimal("nan")):
         assert TrlReward(config)(*asked, reference=[missing]) == scored
-    assert verl.compute_scores(["x"], ["middle"], [np.nan], [{"prompt": "Why?"}], config=config) == scored
+    (unanchored,) = verl.compute_scores(["x"], ["middle"], [np.nan], [{"prompt": "Why?"}], config=config)
+    assert [unanchored["score"]] == scored
     assert TrlReward(config)(*asked, reference=[0]) == pytest.approx([0.5])
     assert TrlReward(config)(*asked, reference=[[{"type": "text", "text": "so"}]]) == pytest.approx([0.5])
     for truth in ({"target": 42}, ["so"], np.array(["so"], dtype=object)):
@@ -174,6 +175,14 @@ def test_a_reference_that_is_no_text_is_refused_and_its_python_form_is_never_com
 def test_columns_that_are_none_are_named_and_no_text_is_taken_letter_by_letter(config, columns, message):
     with pytest.raises(RewardError, match=message):
         TrlReward(config)(**{"prompts": ["Why?"], "completions": ["so"]} | columns)
+
+
+def test_a_role_is_the_same_and_known_whichever_way_it_comes(config):
+    called = [turn("user", "Add."), turn("ipython", "42")]
+    named = [turn("user", "Add."), turn("tool", "42")]
+    assert TrlReward(config)([called], ["best"]) == TrlReward(config)([named], ["best"])
+    with pytest.raises(RewardError, match=r"requests\[0\].messages\[1\].role: got 'king'; one of system, .*tool"):
+        TrlReward(config)([[turn("user", "Why?"), turn("king", "So.")]], ["best"])
 
 
 def test_a_column_of_references_that_is_nothing_is_no_reference(config):
@@ -204,10 +213,11 @@ def test_verl_samples_that_are_under_way_together_are_judged_with_the_values_of_
         return await asyncio.gather(*calls)
 
     found = asyncio.run(samples())
-    batch = verl.compute_scores(["mine"] * 3, TEXTS[:3], [None] * 3, [{"prompt": p} for p in prompts], config=config)
+    whole = verl.compute_scores(["mine"] * 3, TEXTS[:3], [None] * 3, [{"prompt": p} for p in prompts], config=config)
+    batch = [sample["score"] for sample in whole]
     assert [sample["score"] for sample in found] == pytest.approx(batch)
     names = ("score", "judged", "calls", "label_mass", "entropy", "p_tie", "agree", "order_effect")
-    assert {tuple(sample) for sample in found} == {names}
+    assert {tuple(sample) for sample in found + whole} == {names}
     assert all(sample["entropy"] > 0 and math.isnan(sample["agree"]) for sample in found)
     one_by_one = [
         verl.compute_score_sync("mine", text, "", {"prompt": "Why?"}, config=config, reward_router_address=None)[
@@ -220,7 +230,7 @@ def test_verl_samples_that_are_under_way_together_are_judged_with_the_values_of_
 
 def test_verl_is_given_the_ground_truth_as_the_reference(config):
     (anchored,) = verl.compute_scores(["x"], ["middle"], ["so"], [{"prompt": "Why?"}], config=config)
-    assert anchored == pytest.approx(0.5)
+    assert anchored["score"] == pytest.approx(0.5)
 
 
 def test_a_trainer_without_missing_rewards_gets_an_error_or_what_was_chosen_but_never_a_silent_zero(config):
@@ -229,7 +239,8 @@ def test_a_trainer_without_missing_rewards_gets_an_error_or_what_was_chosen_but_
     ):
         verl.compute_scores(["x"], [""], [None], [{"prompt": "Why?"}], config=config)
     chosen = with_rewards(config, "{missing: -0.5}")
-    assert verl.compute_scores(["x"], [""], [None], [{"prompt": "Why?"}], config=chosen) == [-0.5]
+    filled, judged = verl.compute_scores(["x"] * 2, ["", "best"], [None] * 2, [{"prompt": "Why?"}] * 2, config=chosen)
+    assert (filled["score"], filled["judged"], judged["judged"]) == (-0.5, 0.0, 1.0), "no log would show it"
     told = asyncio.run(verl.compute_score("x", "", None, {"prompt": "Why?"}, config=chosen, missing=0.25))
     assert (told["score"], told["judged"], told["calls"], math.isnan(told["label_mass"])) == (0.25, 0.0, 0.0, True)
 
@@ -322,6 +333,11 @@ def test_a_trainer_that_runs_an_event_loop_in_its_thread_is_answered_too(config)
             "<end_of_turn>\n<start_of_turn>model\n",
             (turn("user", "A"), turn("assistant", "B"), turn("user", "C")),
         ),
+        (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nAdd.<|eot_id|><|start_header_id|>ipython"
+            "<|end_header_id|>\n\n42<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+            (turn("user", "Add."), turn("tool", "42")),
+        ),
         ("Why? (in brief)", (turn("user", "Why? (in brief)"),)),
         *(
             (f"<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n{thinking}", (turn("user", "Why?"),))
@@ -335,6 +351,8 @@ def test_a_trainer_that_runs_an_event_loop_in_its_thread_is_answered_too(config)
                 "<|im_start|>user\nWhat is <|im_end|> for?<|im_end|>\n<|im_start|>assistant\n",
                 "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\nBecause it is",
                 "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n<think>First",
+                "<|im_start|>king\nWhy?<|im_end|>\n<|im_start|>assistant\n",
+                "<b><|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
             )
         ),
         (
@@ -350,7 +368,17 @@ def test_a_templated_prompt_is_taken_apart_into_its_turns(prompt, messages):
 
 @pytest.mark.parametrize(
     ("query", "completion"),
-    [("P:so it is</s>", "so it is"), ("P: a <|im_end|>\n<|endoftext|>", "a"), ("<s>P:a</s>", "a"), ("P:</s>", "")],
+    [
+        ("P:so it is</s>", "so it is"),
+        ("P: a <|im_end|>\n<|endoftext|>", "a"),
+        ("<s>P:a</s>", "a"),
+        ("<s> P:a</s>", "a"),
+        ("<|begin_of_text|><|begin_of_text|>P:a", "a"),
+        ("[gMASK] <sop> P:a", "a"),
+        ("<\uff5cbegin\u2581of\u2581sentence\uff5c>P:a", "a"),
+        ("P:</s>", ""),
+        ("P:P:a", "P:a"),
+    ],
 )
 def test_a_completion_ends_before_the_marks_of_its_end(query, completion):
     assert openrlhf.completion(query, "P:") == completion
@@ -364,9 +392,17 @@ def test_a_text_of_nothing_but_marks_takes_no_time_that_grows_with_its_square():
     assert time.process_time() - began < 5
 
 
-def test_a_query_that_does_not_begin_with_its_prompt_is_refused_and_not_judged_with_it():
+@pytest.mark.parametrize("before", ["Another prompt: a", "Say P:a", "<b>P:a", "- P:a", "</s>P:a", "<s>" * 100 + "P:a"])
+def test_a_query_that_does_not_begin_with_its_prompt_is_refused_and_not_judged_with_it(before):
     with pytest.raises(RewardError, match="does not begin with its prompt"):
-        openrlhf.completion("Another prompt: a", "P:")
+        openrlhf.completion(before, "P:")
+
+
+def test_a_query_of_nothing_but_blanks_takes_no_time_that_grows_with_its_square():
+    began = time.process_time()
+    with pytest.raises(RewardError):
+        openrlhf.completion(" " * 2_000_000, " " * 1_000_000 + "P:")
+    assert time.process_time() - began < 5
 
 
 def test_without_configuration_or_with_a_wrong_one_the_message_says_what_would_be_right(monkeypatch, config):

@@ -162,6 +162,8 @@ def test_a_judge_that_is_killed_in_mid_load_costs_no_answer_and_mixes_none_up(ru
     assert rewards(running.post("after")) == running.expected("after")
     assert running.judge().pid != before.pid
     assert [*health, httpx.get(f"{running.url}/healthz").status_code] == [200, 503, 200]
+    logs = [path.read_text("utf-8") for path in running.temporary.rglob("serve/replica_*_Front_*.log")]
+    assert any("died with a batch" in log for log in logs), "nobody would find out why"
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import parser
 from starlette.requests import Request
 
 from trustjudge_ray.config import ConfigError
@@ -20,9 +20,9 @@ from trustjudge_ray.judging import engines
 from trustjudge_ray.serving_config import ServingConfig, is_loopback, loads
 from trustjudge_ray.training.adapters import reward_protocols
 from trustjudge_ray.training.rewards import Reward, RewardRequest, TrustJudgeReward
-from trustjudge_ray.training.service_http import Routes, Token, rewarded
+from trustjudge_ray.training.service_http import Routes, Token, reward_queue, rewarded
 from trustjudge_ray.training.service_metrics import Tally
-from trustjudge_ray.training.service_queue import Expired, Limits, QueueFull, RewardQueue, Stopping
+from trustjudge_ray.training.service_queue import EngineLost, Expired, Limits, QueueFull, Stopping
 
 SALT = b"0123456789abcdef"
 
@@ -50,13 +50,7 @@ class Service:
     ) -> None:
         self.judge, self.batches, self.answered = judge_of(config), [], []
         limits = Limits(max_batch=8, max_wait=0.01, max_queue=config.serve.max_queue, in_flight=2, cache=100)
-        self.queue: RewardQueue[RewardRequest, Reward] = RewardQueue(
-            self._judged,
-            limits,
-            keep=lambda reward: reward.final,
-            again=lambda reward: replace(reward, calls=0),
-            failed=lambda why: Reward(None, "engine_error"),
-        )
+        self.queue = reward_queue(self._judged, limits, lambda name, value: None)
 
         async def queued(requests: Sequence[RewardRequest], until: float) -> list[Reward]:
             return await rewarded(self.queue, requests, config.rewards, until)
@@ -64,7 +58,16 @@ class Service:
         async def is_loaded() -> bool:
             return loaded
 
-        routes = Routes(ask or queued, is_loaded, config.serve, config.rewards, token, self._note, metrics)
+        routes = Routes(
+            ask or queued,
+            is_loaded,
+            config.serve,
+            config.rewards,
+            token,
+            self._note,
+            metrics,
+            lambda: self.queue.stopping,
+        )
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             await (await routes.respond(Request(scope, receive)))(scope, receive, send)
@@ -194,10 +197,62 @@ def test_a_failed_judgment_is_null_and_never_a_number_unless_one_was_chosen():
     (plain,) = post(service, "/v1/reward", {"requests": [request("")]})
     assert (values(plain)[0]["value"], values(plain)[0]["status"]) == (None, "empty_response")
     (refused,) = post(service, "/openrlhf", bad)
-    assert (refused.status_code, refused.json()["error"]["field"]) == (502, "query[1]")
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "query[1]")
     (chosen,) = post(Service(config_of("rewards.missing=-1")), "/openrlhf", bad)
     assert chosen.json()["rewards"][1] == -1
     assert chosen.json()["extra_logs"] == {"judged": [1.0, 0.0], "calls": [1.0, 0.0]}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "told"),
+    [
+        (["ok", "engine_error"], (502, "query[1]", "1")),
+        (["bad_logprob", "engine_error"], (502, "query[0]", "1")),
+        (["empty_response"], (422, "query[0]", None)),
+        (["no_reference"], (422, "query[0]", None)),
+        (["ok", "alone_in_group"], (422, "query[1]", None)),
+        (["too_long"], (422, "query[0]", None)),
+        (["engine_error", "ok", "empty_response"], (422, "query[2]", None)),
+    ],
+)
+def test_openrlhf_is_not_told_to_come_again_for_what_will_never_have_a_reward(statuses, told):
+    async def ask(requests: Sequence[RewardRequest], until: float) -> list[Reward]:
+        return [Reward(0.5 if status == "ok" else None, status) for status in statuses]
+
+    bad = {"query": ["p a"] * len(statuses), "prompts": ["p "] * len(statuses)}
+    (refused,) = post(Service(config_of(), ask=ask), "/openrlhf", bad)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["field"], refused.headers.get("Retry-After")) == told
+    assert error["code"] == "no_reward"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "texts", "status", "place"),
+    [
+        (["rewards.mode=group"], "abc", 200, 0),
+        (["rewards.mode=group"], "abcd", 413, 3),
+        (["rewards.mode=group"], "abcabcabc", 200, 0),
+        (["rewards.mode=group"], ["a", "b", "", " ", "c"], 200, 0),
+        (["rewards.mode=group", "rewards.opponents=1"], "abcdef", 200, 0),
+        (["rewards.mode=group", "rewards.opponents=1"], "abcdefg", 413, 6),
+        (["rewards.mode=group", "rewards.opponents=2"], "abcd", 413, 3),
+        (["rewards.mode=score"], "abcdefg", 200, 0),
+        ([], "abcdefg", 200, 0),
+    ],
+)
+def test_a_group_that_would_keep_the_judge_longer_than_a_batch_may_take_is_refused(overrides, texts, status, place):
+    """With 3 for a group, at most 3 * 2 judgments."""
+    service = Service(config_of("serve.max_group=3", *overrides))
+    (answer,) = post(service, "/v1/reward", {"requests": [request(text) for text in texts]})
+    body = {"query": [f"p {text}" for text in texts], "prompts": ["p "] * len(texts)}
+    (other,) = post(service, "/openrlhf", body)
+    assert answer.status_code == status
+    if status == 413:
+        assert (answer.json()["error"]["field"], other.status_code) == (f"requests[{place}]", 413)
+        assert other.json()["error"]["field"] == f"query[{place}]"
+        assert service.batches == []
+    groups = {"requests": [request(text, asked=f"{i // 3}") for i, text in enumerate(texts)]}
+    assert post(service, "/v1/reward", groups)[0].status_code == 200, "each group is counted by itself"
 
 
 def test_openrlhf_may_send_nothing_for_it_divides_a_batch_among_its_addresses():
@@ -272,6 +327,7 @@ def test_a_malformed_body_is_refused_with_its_field_and_judged_by_nobody(body, s
         ({"query": ["p a", None], "prompts": ["p", "p"]}, "query[1]"),
         ({"query": ["p a"], "prompts": [["p"]]}, "prompts[0]"),
         ({"query": ["completion alone"], "prompts": ["another prompt"]}, "query[0]"),
+        ({"query": ["any other text. p a"], "prompts": ["p "]}, "query[0]"),
     ],
 )
 def test_a_malformed_body_of_openrlhf_is_refused_with_its_field(body, field):
@@ -351,6 +407,37 @@ def test_health_is_503_until_a_judge_is_loaded_and_needs_no_token():
     assert asyncio.run(status(Service(config_of(), token, loaded=False))) == (503, True)
 
 
+def test_health_is_503_while_the_service_is_being_ended():
+    service = Service(config_of())
+
+    async def scene() -> list[tuple[int, str | None]]:
+        async with service.client() as client:
+            await service.queue.drain(0.0)
+            answer = await client.get("/healthz")
+            return [(answer.status_code, answer.json().get("error", {}).get("code"))]
+
+    assert asyncio.run(scene()) == [(503, "stopping")]
+
+
+def test_what_is_raised_inside_reaches_the_log_whole_and_the_client_without_its_words(caplog):
+    (answer,) = post(Service(config_of(), ask=raising(KeyError("secret"))), "/v1/reward", {"requests": [request("a")]})
+    assert (answer.status_code, "secret" in answer.text) == (500, False)
+    (record,) = [record for record in caplog.records if record.exc_info]
+    kind, error, trace = record.exc_info
+    assert (kind, error.args, trace is not None) == (KeyError, ("secret",), True)
+
+
+def test_why_a_completion_was_given_up_is_in_the_log_and_its_status_is_engine_error(caplog):
+    async def dies(requests: list[RewardRequest]) -> list[Reward]:
+        raise EngineLost("killed by the memory monitor")
+
+    service = Service(config_of())
+    service.queue = reward_queue(dies, Limits(8, 0.0, 10, 1, 10), lambda name, value: None)
+    (answer,) = post(service, "/v1/reward", {"requests": [request("a")]})
+    assert values(answer)[0]["status"] == "engine_error"
+    assert "killed by the memory monitor" in caplog.text
+
+
 def test_without_the_token_nobody_is_rewarded_and_no_body_is_read():
     service = Service(config_of(), Token.of("secret of sixteen", SALT))
     wrong = [None, "", "Bearer", "Bearer secret", "secret of sixteen", "Basic secret of sixteen", "Bearer sécret"]
@@ -379,7 +466,6 @@ def test_the_token_may_come_in_an_address_which_is_all_that_openrlhf_can_be_give
 
 
 def test_what_was_counted_is_told_as_prometheus_reads_it_and_to_nobody_without_the_token():
-    parser = pytest.importorskip("prometheus_client.parser")
     tally = Tally()
     for seconds in (0.01, 0.2, 500.0):
         tally.note("seconds", seconds, {"route": "/v1/reward"})
@@ -395,10 +481,10 @@ def test_what_was_counted_is_told_as_prometheus_reads_it_and_to_nobody_without_t
 
     assert asyncio.run(got()).status_code == 401
     answer = asyncio.run(got(Authorization="Bearer secret of sixteen"))
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert answer.headers["content-type"].startswith("text/plain; version=")
     families = {family.name: family for family in parser.text_string_to_metric_families(answer.text)}
     read = {
-        (s.name.removeprefix("trustjudge_service_"), *s.labels.values()): s.value
+        (s.name.removeprefix("trustjudge_service_"), *(v for _, v in sorted(s.labels.items(), reverse=True))): s.value
         for f in families.values()
         for s in f.samples
     }
@@ -408,8 +494,8 @@ def test_what_was_counted_is_told_as_prometheus_reads_it_and_to_nobody_without_t
     assert buckets[-2:] == [("100.0", 2), ("+Inf", 3)]
     assert read["seconds_sum", "/v1/reward"] == pytest.approx(500.21)
     assert read["seconds_count", "/v1/reward"] == 3
-    assert read["requests_total", "/v1/reward", "200"] == 2
-    assert read["requests_total", 'a "b"\\n\n', "200"] == 1
+    assert read["requests_total", "200", "/v1/reward"] == 2
+    assert read["requests_total", "200", 'a "b"\\n\n'] == 1
     assert (read["waiting",], read["expired_total",], read["batch_count",]) == (3, 0, 0)
 
 
@@ -500,6 +586,7 @@ def test_more_open_requests_than_may_be_are_told_to_come_again():
         ("serve.max_requests=5000", "serve.max_requests: got 5000; 1 to serve.max_queue"),
         ("serve.max_wait=60", "fewer than serve.deadline"),
         ("serve.host=", "serve.host"),
+        ("serve.max_group=1", "serve.max_group: got 1; 2 or more"),
         ("serve.batch_timeout=0", "serve.batch_timeout: got 0.0; seconds, more than 0"),
         ("serve.batch_timeout=.nan", "serve.batch_timeout: got nan"),
         ("rewards.mode=best", "rewards.mode: got 'best'"),

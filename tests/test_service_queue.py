@@ -406,6 +406,21 @@ def test_a_failure_is_not_given_again_to_the_next_who_asks():
     play(scene())
 
 
+@pytest.mark.parametrize("fault", [{"deaths": 1}, {"wrong": "a"}])
+def test_what_nobody_waits_for_any_more_when_its_engine_dies_or_raises_is_counted_as_dropped(fault):
+    async def scene() -> None:
+        for names in ("a", "ab"):
+            notes: Counter = Counter()
+            queue = queue_of(engine := Engine(**fault), notes, max_wait=0.0)
+            gone = [asyncio.create_task(ask(queue, name, seconds=0.5)) for name in names]
+            with pytest.raises(Expired):
+                await asyncio.gather(*gone)
+            await asyncio.sleep(10)
+            assert (notes["dropped"], len(engine.batches), queue.waiting) == (len(names), 1, 0)
+
+    play(scene())
+
+
 def test_waiting_for_an_engine_to_start_is_no_death_of_those_who_wait():
     async def scene() -> None:
         queue = queue_of(engine := Engine(down=30))

@@ -36,6 +36,10 @@ class ServeConfig:
     start, if clients shall not notice that one died."""
     max_requests: int = 1024
     """Completions in one HTTP request."""
+    max_group: int = 64
+    """Of mode `group`: different completions of a group, which is judged in one piece and in n·(n − 1) judgments. With
+    `rewards.opponents` it may be larger, as long as it costs no more than such a one. Larger values need a longer
+    `batch_timeout`."""
     max_body_mb: float = 8.0
     """Size of one HTTP request, in megabytes (10⁶ bytes)."""
     max_open: int = 1024
@@ -134,6 +138,7 @@ def _faults(serve: ServeConfig) -> list[str]:
         ("max_wait", 0 <= serve.max_wait < serve.deadline, "seconds, fewer than serve.deadline"),
         ("deadline", 0 < serve.deadline < 86400, "seconds, more than 0"),
         ("max_requests", 1 <= serve.max_requests <= serve.max_queue, "1 to serve.max_queue"),
+        ("max_group", serve.max_group >= 2, "2 or more"),
         ("max_body_mb", 0 < serve.max_body_mb <= 1024, "megabytes, to 1024"),
         ("max_open", serve.max_open >= 1, "1 or more"),
         ("batch_timeout", 0 < serve.batch_timeout < 86400, "seconds, more than 0"),

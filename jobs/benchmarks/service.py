@@ -77,9 +77,11 @@ def run(options: Options) -> dict[str, Any]:
     config = _config()
     with service.serving(config, None) as url:
         steady = asyncio.run(_load(url, "steady", steady_seconds))
-        killed, gap = _killed(url, killed_seconds)
+        with service.quiet():  # that a worker died is what was meant
+            killed, gap = _killed(url, killed_seconds)
         flood = asyncio.run(_flood(url))
-    pipeline.stop()
+    with service.quiet():
+        pipeline.stop()
     mixed = sum(_mixed(config, load) for load in (steady, killed, flood))
     for line in _described(steady, steady_seconds, killed, gap, flood, mixed):
         options.say(line)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from trustjudge_ray.config import PlanConfig
+from trustjudge_ray.corpus.values import ROLES
 from trustjudge_ray.identity import joined_hash
 from trustjudge_ray.judging.plan import Spec, plan, with_texts
 from trustjudge_ray.rewards_config import RewardConfig
@@ -20,6 +21,8 @@ from trustjudge_ray.schema import RESPONSES, TASK_TEXTS, from_rows
 
 REFERENCE: Final = "reference"
 """What the reference of a question is called among its responses, and as a model."""
+_CALLED: Final = {"model": "assistant", "ipython": "tool"}
+"""Roles that chat templates call otherwise: Gemma's, Llama 3's."""
 Key = tuple[str, str, str | None]
 """A question, and the response or the pair of responses that was judged, the smaller id first."""
 
@@ -33,7 +36,8 @@ class RewardRequest:
     """One completion to be rewarded.
 
     Attributes:
-        messages: the conversation up to the completion: role and content of system, user and assistant turns.
+        messages: the conversation up to the completion: role and content of its turns; the roles are those of a corpus
+            (system, user, assistant, tool …).
         reference: what `anchor` compares with, and what a protocol with {reference} shows.
         group: which completions of one conversation belong together; None: all of one call.
     """
@@ -82,11 +86,16 @@ def group_of(request: RewardRequest) -> tuple[str, str]:
     return request.group or "", question_id(request)
 
 
+def role_of(name: str) -> str:
+    """A role as a corpus calls it, from what a chat template does; one that is not known stays what it is."""
+    return _CALLED.get(name, name)
+
+
 def refuse_unreadable(requests: Sequence[RewardRequest]) -> None:
     """
     Raises:
-        RewardError: what should be a text is none, also one that UTF-8 cannot hold, which no tokenizer takes; or there
-            is no message.
+        RewardError: what should be a text is none, also one that UTF-8 cannot hold, which no tokenizer takes; there is
+            no message, or one of a role that no corpus has.
     """
     for i, r in enumerate(requests):
         if not r.messages:
@@ -97,6 +106,8 @@ def refuse_unreadable(requests: Sequence[RewardRequest]) -> None:
             texts |= {f"messages[{j}].{name}": message.get(name) for name in ("role", "content")}
         for name, text in texts.items():
             _refuse_no_text(f"requests[{i}].{name}", text)
+            if name.endswith("].role") and text not in ROLES:
+                raise RewardError(f"requests[{i}].{name}: got {text[:80]!r}; one of {', '.join(ROLES)}")
 
 
 def _refuse_no_text(where: str, text: Any) -> None:

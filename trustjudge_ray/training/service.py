@@ -1,142 +1,39 @@
-"""The reward service on Ray Serve: a front that queues and answers, and replicas that each hold a judge.
+"""The reward service on Ray Serve: how it is started, and how it is ended (`service_front` has what runs there).
 
-The front is one process without an engine, so that the death of an engine breaks no connection. A replica whose engine
-has died ends its process, Serve starts it anew, and the front sends the batch again (`service_queue`). What the front
-counts (`service_metrics`) is told by itself at `/metrics`, and through Ray's own metrics, where Ray puts `ray_` before
-each name.
+One cluster has one reward service. A command that starts it again takes the place of the one before, whose command then
+leaves alone what is no longer its own.
 """
 
-import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
 from ray import serve
-from ray.serve.exceptions import DeploymentUnavailableError, RayServeException, ReplicaUnavailableError
-from ray.util.metrics import Counter, Gauge, Histogram
-from starlette.requests import Request
-from starlette.responses import Response
+from ray.serve.exceptions import RayServeException
 
 from trustjudge_ray.config import ClusterConfig, ConfigError, JudgeConfig
 from trustjudge_ray.judging import base, engines
 from trustjudge_ray.pipeline import placement, session
-from trustjudge_ray.pipeline.judges import end_with_parent
 from trustjudge_ray.serving_config import ServeConfig, ServingConfig, is_loopback
-from trustjudge_ray.training.adapters import loaded, reward_protocols
-from trustjudge_ray.training.rewards import Reward, RewardRequest, TrustJudgeReward
-from trustjudge_ray.training.service_engine import Timed, end
-from trustjudge_ray.training.service_http import Routes, Token, rewarded
-from trustjudge_ray.training.service_metrics import METRICS, Metric, Tally
-from trustjudge_ray.training.service_queue import EngineLost, Expired, Limits, RewardQueue
+from trustjudge_ray.training.adapters import reward_protocols
+from trustjudge_ray.training.service_front import BATCHES_AT_ONCE, Front, Judging
+from trustjudge_ray.training.service_front import build as build
+from trustjudge_ray.training.service_http import Token
 
 APP = "trustjudge-rewards"
-BATCHES_AT_ONCE = 2
-"""Batches that a replica holds: while one is judged, the next is there."""
-_PAUSE = 0.5
-"""Seconds before a batch is sent again where there is no replica to send it to."""
+_MARK = "deployed_by"
+"""Under which the front's `user_config` has the mark of the command that deployed it."""
 _SHORTEST_TOKEN = 16
 _REMIND = 30.0
 """Seconds after which it is said again what is waited for."""
-
-
-class Judging:
-    """Holds a judge, and rewards batches with it."""
-
-    def __init__(self, config: ServingConfig) -> None:
-        end_with_parent()
-        self._rewards = build(config, lambda judge: Timed(judge, config.serve.batch_timeout))
-
-    async def rewards(self, requests: list[RewardRequest]) -> list[Reward]:
-        """One reward for each request, in order."""
-        try:
-            found = await asyncio.to_thread(self._rewards.rewards, requests)
-        except base.JudgeGone as error:
-            end(str(error))
-        return [replace(reward, details=dict(reward.details)) for reward in found]
-
-    async def loaded(self) -> bool:
-        """Whether the judge is there: this process answers nothing before."""
-        return True
-
-
-class Front:
-    """Takes HTTP requests, queues what they ask, and answers. Holds no engine."""
-
-    def __init__(self, judging: Any, config: ServingConfig, token: Token | None) -> None:
-        self._judging, self._config, self._metrics = judging, config, _Metrics()
-        self._queue = RewardQueue[RewardRequest, Reward](
-            self._judged,
-            limits(config),
-            keep=lambda reward: reward.final,
-            again=lambda reward: replace(reward, calls=0),
-            failed=lambda why: Reward(None, "engine_error"),
-            note=self._metrics.note,
-        )
-        self._routes = Routes(
-            self._ask,
-            self._loaded,
-            config.serve,
-            config.rewards,
-            token,
-            self._metrics.answered,
-            self._metrics.own.text,
-        )
-
-    async def __call__(self, request: Request) -> Response:
-        return await self._routes.respond(request)
-
-    async def drain(self) -> None:
-        """Refuse what comes from now on, and finish what was taken in, within `serve.grace`."""
-        await self._queue.drain(self._config.serve.grace)
-
-    async def _ask(self, requests: Sequence[RewardRequest], until: float) -> list[Reward]:
-        try:
-            found = await rewarded(self._queue, requests, self._config.rewards, until)
-        except Expired:
-            self._metrics.note("expired", 1)
-            raise
-        self._metrics.rewarded(found)
-        return found
-
-    async def _judged(self, requests: list[RewardRequest]) -> Sequence[Reward]:
-        try:
-            return await self._judging.rewards.remote(requests)
-        except ray.exceptions.RayActorError as error:
-            raise EngineLost(f"the judge's process died: {str(error).splitlines()[0]}") from error
-        except (DeploymentUnavailableError, ReplicaUnavailableError) as error:
-            await asyncio.sleep(_PAUSE)
-            raise EngineLost("no judge is running", begun=False) from error
-
-    async def _loaded(self) -> bool:
-        try:
-            async with asyncio.timeout(1.0):
-                return bool(await self._judging.loaded.remote())
-        except (TimeoutError, ray.exceptions.RayError, RayServeException):
-            return False
-
-
-def build(config: ServingConfig, around: Callable[[base.Judge], base.Judge] = lambda judge: judge) -> TrustJudgeReward:
-    """The judge of a configuration, loaded, with its rewards; `around` is put around the judge."""
-    return loaded(config, placement.backend(config.cluster), around)
-
-
-def limits(config: ServingConfig) -> Limits:
-    """What the queue holds."""
-    given, most = config.serve, config.cluster.max_replicas or config.cluster.replicas
-    return Limits(
-        max_batch=given.max_batch,
-        max_wait=given.max_wait,
-        max_queue=given.max_queue,
-        in_flight=BATCHES_AT_ONCE * most,
-        cache=config.rewards.cache,
-        engine_deaths=given.engine_deaths,
-    )
+_GONE = (ray.exceptions.RayError, RayServeException, TimeoutError)
+"""What is raised where Serve, the application or the cluster is not there any more."""
 
 
 @contextlib.contextmanager
@@ -144,8 +41,12 @@ def serving(config: ServingConfig, token: str | None, say: Callable[[str], None]
     """Serve rewards while the context lasts; gives the service's address. A cluster is joined or started, and left to
     the caller (`pipeline.stop`); a Serve that ran there before goes on running.
 
+    One that runs on the cluster already is replaced, also where this one's judge then does not load; whoever has been
+    replaced ends nothing but what is its own.
+
     Args:
-        say: is told every half minute what is waited for while the judge is loading, for as long as that takes.
+        say: is told every half minute what is waited for while the judge is loading, for as long as that takes; and at
+            the end that the service is another's by now.
 
     Raises:
         ConfigError: the service would listen to others without a token, its port is taken, or it does not fit.
@@ -160,24 +61,47 @@ def serving(config: ServingConfig, token: str | None, say: Callable[[str], None]
     running = bool(serve.status().proxies)
     logging.getLogger("ray.serve").setLevel(logging.CRITICAL)  # its errors are raised, and told in one message
     _refuse_address(config.serve, running)
-    up = False
+    mine, up = secrets.token_hex(8), False
     try:
         if not running:
             _listen(config.serve)
         with telling(say, _waited_for):
-            _run(_application(config, known))
+            _run(_application(config, known, mine))
         up = True
         yield f"http://{_shown(config.serve.host)}:{config.serve.port}"
-        with contextlib.suppress(ray.exceptions.RayError, RayServeException, TimeoutError):
-            serve.get_app_handle(APP).drain.remote().result(timeout_s=config.serve.grace + 5)
+        with contextlib.suppress(*_GONE):
+            if _owner() == mine:
+                serve.get_app_handle(APP).drain.remote().result(timeout_s=config.serve.grace + 5)
     finally:
-        if not up:
-            _kill_replicas()
-        with quiet():
-            if running:
-                serve.delete(APP)
-            else:
-                serve.shutdown()
+        with quiet(), contextlib.suppress(*_GONE):
+            _end(mine, up, running, say)
+
+
+def _owner() -> str:
+    """The mark of the command whose reward service is on the cluster; "" where there is none. Serve's own time of a
+    deployment does not tell them apart: it stays what it was when another takes the place."""
+    from ray.serve.context import _get_global_client
+
+    client = _get_global_client(raise_if_no_controller_running=False)
+    found = client.get_serve_details()["applications"].get(APP) if client else None
+    front = (found or {}).get("deployments", {}).get(Front.__name__) or {}
+    return str(((front.get("deployment_config") or {}).get("user_config") or {}).get(_MARK, ""))
+
+
+def _end(mark: str, up: bool, running: bool, say: Callable[[str], None]) -> None:
+    """End what a command has deployed, if that is still there, and Serve with it where nothing else is there that
+    another has; a Serve that was `running` before goes on. `up`: it had started."""
+    owner = _owner()
+    mine = owner == mark or not (up or owner)
+    if mine and not up:
+        _kill_replicas()
+    if up and not mine:
+        say("another command has taken this service's place, and goes on" if owner else "another has ended the service")
+    others = set(serve.status().applications) - ({APP} if mine else set())
+    if not running and not others:
+        serve.shutdown()
+    elif mine and (not up or _owner() == mark):
+        serve.delete(APP)
 
 
 @contextlib.contextmanager
@@ -224,7 +148,7 @@ def _waited_for() -> str:
 
 def _kill_replicas() -> None:
     """End what has not started: Serve would wait until its engine is loaded to end it."""
-    with contextlib.suppress(ray.exceptions.RayError, RayServeException):
+    with contextlib.suppress(*_GONE):
         serve.delete(APP, _blocking=False)
         for told in ray.util.list_named_actors(all_namespaces=True):
             if told["name"].startswith(f"SERVE_REPLICA::{APP}#"):
@@ -279,7 +203,7 @@ def _listen(given: ServeConfig) -> None:
     )
 
 
-def _application(config: ServingConfig, token: Token | None) -> Any:
+def _application(config: ServingConfig, token: Token | None, mark: str) -> Any:
     given, cluster = config.serve, config.cluster
     shared: dict[str, Any] = {"graceful_shutdown_wait_loop_s": 0.1, "graceful_shutdown_timeout_s": given.grace}
     shared["logging_config"] = {"log_level": "WARNING", "enable_access_log": False}
@@ -295,6 +219,7 @@ def _application(config: ServingConfig, token: Token | None) -> Any:
         max_ongoing_requests=given.max_open + 100,
         max_queued_requests=given.max_open,
         ray_actor_options={"num_cpus": 0},
+        user_config={_MARK: mark},
         **shared,
     )
     return front.bind(judging.bind(config), config, token)
@@ -340,39 +265,3 @@ def _run(application: Any) -> None:
 
 def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-class _Metrics:
-    """What the front counts, for itself and for Ray."""
-
-    def __init__(self) -> None:
-        self.own = Tally()
-        self._rays = {name: _of_ray(metric) for name, metric in METRICS.items()}
-
-    def note(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
-        """A metric has a new value, or one more; a counter of nothing does not."""
-        there = self._rays[name]
-        self.own.note(name, value, labels)
-        if isinstance(there, Gauge):
-            there.set(value, labels)
-        elif isinstance(there, Histogram):
-            there.observe(value, labels)
-        elif value:
-            there.inc(value, labels)
-
-    def answered(self, route: str, status: int, seconds: float) -> None:
-        """An HTTP request was answered."""
-        self.note("requests", 1, {"route": route, "status": str(status)})
-        self.note("seconds", seconds, {"route": route})
-
-    def rewarded(self, rewards: Sequence[Reward]) -> None:
-        """A body's rewards were given."""
-        for reward in rewards:
-            if reward.value is None:
-                self.note("failed", 1, {"status": reward.status})
-
-
-def _of_ray(metric: Metric) -> Counter | Gauge | Histogram:
-    if metric.kind == "histogram":
-        return Histogram(metric.name, metric.told, list(metric.bounds), metric.labels)
-    return (Gauge if metric.kind == "gauge" else Counter)(metric.name, metric.told, metric.labels)

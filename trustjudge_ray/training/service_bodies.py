@@ -3,17 +3,17 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from starlette.responses import JSONResponse, Response
 
 from trustjudge_ray.corpus.values import ROLES
+from trustjudge_ray.rewards_config import RewardConfig
 from trustjudge_ray.training.adapters import openrlhf
-from trustjudge_ray.training.reward_tasks import RewardRequest
+from trustjudge_ray.training.reward_tasks import RewardError, RewardRequest, group_of
 
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
-_LONGEST_MARK = 32
-"""Characters that may stand before the prompt in a query of OpenRLHF: a mark of the text's beginning."""
 
 
 class Refused(Exception):
@@ -71,12 +71,34 @@ def openrlhf_requests(body: dict[str, Any], most: int) -> list[RewardRequest]:
     found = []
     for i, (query, prompt, label) in enumerate(zip(queries, prompts, labels, strict=True)):
         query, prompt = _text(query, f"query[{i}]"), _text(prompt, f"prompts[{i}]")
-        start = query.find(prompt, 0, len(prompt) + _LONGEST_MARK)
-        if start < 0:
-            _refuse(f"query[{i}]", f"does not begin with prompts[{i}], so that its completion is not known")
         reference = None if label is None else _text(label, f"labels[{i}]") or None
-        found.append(RewardRequest(openrlhf.turns(prompt), openrlhf.completion(query[start:], prompt), reference))
+        try:
+            found.append(RewardRequest(openrlhf.turns(prompt), openrlhf.completion(query, prompt), reference))
+        except RewardError:  # its message has some of both texts
+            _refuse(f"query[{i}]", f"does not begin with prompts[{i}], so that its completion is not known")
     return found
+
+
+def refuse_large_groups(requests: Sequence[RewardRequest], name: str, most: int, rewards: RewardConfig) -> None:
+    """
+    Raises:
+        Refused: 413; a group, which is judged in one piece, costs more than one of so many completions of which each is
+            compared with all others. Copies and empty ones cost nothing. `name` is the body's list of completions.
+    """
+    groups: dict[tuple[str, str], set[str]] = {}
+    for i, request in enumerate(requests if rewards.mode == "group" else ()):
+        group = groups.setdefault(group_of(request), set())
+        group |= {request.completion} if request.completion.strip() else set()
+        n = len(group)
+        each = n - 1 if rewards.opponents is None else min(rewards.opponents, n - 1)
+        if n > most and n * each > most * (most - 1):
+            raise Refused(
+                413,
+                "too_large",
+                f"{name}[{i}]: its group has {n} different completions or more, each compared with {each} others; at "
+                f"most serve.max_group, {most}, or as many as cost no more with rewards.opponents",
+                f"{name}[{i}]",
+            )
 
 
 def _request(given: Any, where: str) -> RewardRequest:

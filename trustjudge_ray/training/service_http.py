@@ -8,23 +8,26 @@
 - `GET /metrics`: what was counted, for Prometheus.
 
 A refusal (`service_bodies`) is `{"error": {"code", "message", "field"?}}`: 400 not JSON, 401 token, 404, 405, 408 (the
-body came too slowly), 413 too large, 415 compressed, 422 a field, 429 full, 500 the judge raised, 502 a judgment failed
-(where the client knows no missing reward), 503 no judge, 504 deadline. 429, 502 and 503 have Retry-After.
+body came too slowly), 413 too large, 415 compressed, 422 a field, 429 full, 500 the judge raised, 502 the judge failed
+(where the client knows no missing reward; 422 if it would again), 503 no judge, 504 deadline. 429, 502 and 503 have
+Retry-After.
 """
 
 import asyncio
 import base64
 import hashlib
 import hmac
+import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from trustjudge_ray.identity import joined_hash
+from trustjudge_ray.judging.base import JUDGE_FAILURES
 from trustjudge_ray.rewards_config import RewardConfig
 from trustjudge_ray.serving_config import ServeConfig
 from trustjudge_ray.training.reward_tasks import RewardRequest, group_of, mode_of, question_id
@@ -34,19 +37,24 @@ from trustjudge_ray.training.service_bodies import (
     deadline_of,
     json_object,
     openrlhf_requests,
+    refuse_large_groups,
     reward_requests,
 )
 from trustjudge_ray.training.service_metrics import TYPE as PROMETHEUS
-from trustjudge_ray.training.service_queue import Expired, QueueFull, RewardQueue, Stopping, Unit
+from trustjudge_ray.training.service_queue import Expired, Limits, QueueFull, RewardQueue, Stopping, Unit
+from trustjudge_ray.training.service_queue import Note as QueueNote
 
 Ask = Callable[[Sequence[RewardRequest], float], Awaitable[list[Reward]]]
 """Rewards for requests, in order, until a time of the event loop."""
 Note = Callable[[str, int, float], None]
 """Is told of each answer: its route, its status and how many seconds it took."""
+_MAY_GO_BETTER: Final = tuple(status for status in JUDGE_FAILURES if status != "too_long")
+"""Statuses of a completion that may have a reward when it is asked for again."""
 _LONGEST_LENGTH = 20
 """Digits that a Content-Length may have."""
 _SOON = 5
 """Seconds after which a client may come again while an engine starts."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class Routes:
         loaded: whether a judge is loaded.
         token: None lets everybody in.
         metrics: what was counted, as Prometheus reads it.
+        stopping: whether the service is being ended.
     """
 
     def __init__(
@@ -103,8 +112,10 @@ class Routes:
         token: Token | None,
         note: Note = lambda route, status, seconds: None,
         metrics: Callable[[], str] = lambda: "",
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._ask, self._loaded, self._serve, self._rewards = ask, loaded, serve, rewards
+        self._stopping = stopping
         self._token, self._note, self._metrics, self._open = token, note, metrics, 0
         self._posts = {"/v1/reward": self._reward, "/openrlhf": self._openrlhf}
         self._methods = dict.fromkeys(self._posts, ("POST",)) | dict.fromkeys(("/healthz", "/metrics"), ("GET", "HEAD"))
@@ -166,27 +177,24 @@ class Routes:
 
     async def _reward(self, body: dict[str, Any], began: float) -> Response:
         requests = reward_requests(body, self._serve.max_requests)
+        refuse_large_groups(requests, "requests", self._serve.max_group, self._rewards)
         seconds = deadline_of(body.get("deadline"), self._serve.deadline)
         return JSONResponse({"rewards": [_told(r) for r in await self._rewarded(requests, began + seconds)]})
 
     async def _openrlhf(self, body: dict[str, Any], began: float) -> Response:
         requests = openrlhf_requests(body, self._serve.max_requests)
+        refuse_large_groups(requests, "query", self._serve.max_group, self._rewards)
         found = await self._rewarded(requests, began + self._serve.deadline) if requests else []
         values = [self._rewards.missing if reward.value is None else reward.value for reward in found]
         if None in values:
-            i = values.index(None)
-            raise Refused(
-                502,
-                "no_reward",
-                f"query[{i}] has no reward: {found[i].status}; with rewards.missing it would get that number",
-                f"query[{i}]",
-                retry_after=1,
-            )
+            raise _no_reward([None if value is not None else r.status for value, r in zip(values, found, strict=True)])
         logs = {"judged": [float(reward.value is not None) for reward in found]}
         logs["calls"] = [float(reward.calls) for reward in found]
         return JSONResponse({"rewards": values, "scores": values, "extra_logs": logs})
 
     async def _healthz(self) -> Response:
+        if self._stopping():
+            raise Refused(503, "stopping", "the service is being ended", retry_after=_SOON)
         if await self._loaded():
             return JSONResponse({"status": "ok"})
         raise Refused(503, "no_judge", "no judge is loaded", retry_after=_SOON)
@@ -203,7 +211,40 @@ class Routes:
         except Stopping as stopping:
             raise Refused(503, "stopping", str(stopping), retry_after=_SOON) from stopping
         except Exception as error:
+            _log.exception("the judge raised on a body of %d completions", len(requests))
             raise Refused(500, "judge_error", f"the judge raised {type(error).__name__}; its log says more") from error
+
+
+def _no_reward(statuses: Sequence[str | None]) -> Refused:
+    """What a client is told that knows no missing reward: of the first that has none, or of the first that will have
+    none however often it is asked for."""
+    missing = [(i, status) for i, status in enumerate(statuses) if status is not None]
+    never = [(i, status) for i, status in missing if status not in _MAY_GO_BETTER]
+    i, status = (never or missing)[0]
+    told = f"query[{i}] has no reward: {status}; with rewards.missing it would get that number"
+    if never:
+        return Refused(422, "no_reward", f"{told}; asked again it would be the same", f"query[{i}]")
+    return Refused(502, "no_reward", told, f"query[{i}]", retry_after=1)
+
+
+def reward_queue(
+    judge: Callable[[list[RewardRequest]], Awaitable[Sequence[Reward]]], limits: Limits, note: QueueNote
+) -> RewardQueue[RewardRequest, Reward]:
+    """The queue of a reward service. Rewards without a failure in them are kept, and counted for who asked first; what
+    kills engines has the status `engine_error`, and the log says why."""
+
+    def failed(why: str) -> Reward:
+        _log.error("a completion is given up: %s", why)
+        return Reward(None, "engine_error")
+
+    return RewardQueue(
+        judge,
+        limits,
+        keep=lambda reward: reward.final,
+        again=lambda reward: replace(reward, calls=0),
+        failed=failed,
+        note=note,
+    )
 
 
 async def rewarded(

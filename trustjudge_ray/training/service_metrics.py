@@ -1,4 +1,4 @@
-"""What the reward service counts, and how Prometheus reads it: the text format 0.0.4.
+"""What the reward service counts, as Prometheus reads it.
 
 | name | kind | labels |
 |---|---|---|
@@ -14,13 +14,13 @@
 | `trustjudge_service_engine_deaths_total` | counter: batches on which an engine died | |
 """
 
-import math
-from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+TYPE: Final = CONTENT_TYPE_LATEST
 """The content type of the text."""
 _SERVICE: Final = "trustjudge_service"
 _SECONDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -55,65 +55,30 @@ METRICS: Final[dict[str, Metric]] = {
 """By the short names under which they are noted."""
 
 
-@dataclass(slots=True)
-class _Series:
-    """A value; of a histogram the sum, with how many values fell into each bucket (the last is without a bound)."""
-
-    value: float = 0.0
-    buckets: list[int] = field(default_factory=list)
-
-
 class Tally:
     """Counts, in one process."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[tuple[str, ...], _Series]] = {
-            name: {} if metric.labels else {(): _new(metric)} for name, metric in METRICS.items()
-        }
+        self._registry = CollectorRegistry()
+        self._found = {name: _made(metric, self._registry) for name, metric in METRICS.items()}
 
     def note(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """A counter grows by a value, a gauge becomes it, a histogram takes it in."""
-        metric = METRICS[name]
-        key = tuple((labels or {})[label] for label in metric.labels)
-        series = self._found[name].setdefault(key, _new(metric))
-        series.value = value if metric.kind == "gauge" else series.value + value
-        if metric.bounds:
-            series.buckets[bisect_left(metric.bounds, value)] += 1
+        found = self._found[name]
+        one = found.labels(**labels) if labels else found
+        if isinstance(one, Counter):
+            one.inc(value)
+        elif isinstance(one, Gauge):
+            one.set(value)
+        else:
+            one.observe(value)
 
     def text(self) -> str:
         """All of it, as Prometheus reads it."""
-        lines: list[str] = []
-        for name, found in self._found.items():
-            metric = METRICS[name]
-            lines += [f"# HELP {metric.name} {metric.told}", f"# TYPE {metric.name} {metric.kind}"]
-            for key, series in found.items():
-                labels = dict(zip(metric.labels, key, strict=True))
-                plain = [_line(metric.name, labels, series.value)]
-                lines += _histogram(metric, labels, series) if metric.bounds else plain
-        return "\n".join(lines) + "\n"
+        return generate_latest(self._registry).decode("utf-8")
 
 
-def _new(metric: Metric) -> _Series:
-    return _Series(buckets=[0] * (len(metric.bounds) + 1) if metric.bounds else [])
-
-
-def _histogram(metric: Metric, labels: dict[str, str], series: _Series) -> list[str]:
-    """Its buckets, each with all that is not above its bound, its sum and its count."""
-    lines, count = [], 0
-    for bound, inside in zip([*metric.bounds, math.inf], series.buckets, strict=True):
-        count += inside
-        lines.append(_line(f"{metric.name}_bucket", labels | {"le": _number(bound)}, count))
-    return [*lines, _line(f"{metric.name}_sum", labels, series.value), _line(f"{metric.name}_count", labels, count)]
-
-
-def _line(name: str, labels: Mapping[str, str], value: float) -> str:
-    shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-    return f"{name}{{{shown}}} {_number(value)}" if shown else f"{name} {_number(value)}"
-
-
-def _number(value: float) -> str:
-    return "+Inf" if value == math.inf else repr(float(value))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    if metric.bounds:
+        return Histogram(metric.name, metric.told, metric.labels, registry=registry, buckets=metric.bounds)
+    return (Counter if metric.kind == "counter" else Gauge)(metric.name, metric.told, metric.labels, registry=registry)

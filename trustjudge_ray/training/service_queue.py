@@ -114,7 +114,7 @@ class RewardQueue(Generic[Q, R]):
             exception reaches all who wait for the batch.
         keep: whether an answer may be given again to the same question; a failure may not.
         again: what is given in place of an answer to all but the first who asked for it.
-        failed: the answer of a request on which engines died, from the reason.
+        failed: the answer of each request of a unit on which engines died, from the reason.
         note: is told what happens.
     """
 
@@ -147,6 +147,11 @@ class RewardQueue(Generic[Q, R]):
     def under_way(self) -> int:
         """Batches that are being judged."""
         return len(self._flights)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing is taken in any more."""
+        return self._stopping
 
     async def ask(self, units: Sequence[Unit[Q]], until: float) -> list[R]:
         """The answers to the requests of all units, in order.
@@ -338,8 +343,8 @@ class RewardQueue(Generic[Q, R]):
             del self._begun[entry.unit.key]
             entry.deaths_alone += lost.begun and entry.suspect
             entry.deaths += lost.begun
-            if entry.deaths_alone >= self._limits.engine_deaths:
-                entry.done.set_result(tuple(self._failed(str(lost)) for _ in entry.unit.requests))
+            if entry.deaths_alone >= self._limits.engine_deaths and entry.waiters:
+                entry.done.set_result((self._failed(str(lost)),) * entry.size)
             else:
                 self._put_back(entry)
 
@@ -348,17 +353,21 @@ class RewardQueue(Generic[Q, R]):
         not another's."""
         for entry in reversed(batch):
             del self._begun[entry.unit.key]
-            if len(batch) == 1:
+            if len(batch) == 1 and entry.waiters:
                 _fail(entry, error)
             else:
                 entry.single = True
                 self._put_back(entry)
 
     def _put_back(self, entry: "_Entry[Q, R]") -> None:
-        """First in line, if anybody still waits for it."""
-        if entry.waiters and not entry.done.done():
-            self._put(entry)
-            self._waiting.move_to_end(entry.unit.key, last=False)
+        """First in line, if anybody still waits for it; else it is dropped."""
+        if entry.done.done():
+            return
+        if not entry.waiters:
+            self._note("dropped", entry.size)
+            return
+        self._put(entry)
+        self._waiting.move_to_end(entry.unit.key, last=False)
 
     def _store(self, key: str, answers: tuple[R, ...]) -> None:
         """Keep answers, and of all that are kept the last used."""

@@ -27,7 +27,7 @@ from trustjudge_ray.identity import seed_of
 from trustjudge_ray.judging import base, engines, protocols
 from trustjudge_ray.rewards_config import RewardConfig
 from trustjudge_ray.serving_config import ServingConfig
-from trustjudge_ray.training.reward_tasks import group_of
+from trustjudge_ray.training.reward_tasks import group_of, role_of
 from trustjudge_ray.training.rewards import Reward, RewardError, RewardRequest, TrustJudgeReward
 
 WHERE: Final = "TRUSTJUDGE_REWARD"
@@ -300,7 +300,7 @@ def plain_messages(prompt: Any) -> tuple[dict[str, str], ...]:
     if isinstance(prompt, str):
         return ({"role": "user", "content": prompt},)
     refuse_no_messages("prompt", prompt)
-    return tuple({"role": str(message["role"]), "content": plain_text(message.get("content"))} for message in prompt)
+    return tuple({"role": role_of(str(m["role"])), "content": plain_text(m.get("content"))} for m in prompt)
 
 
 def refuse_no_messages(what: str, given: Any) -> None:

@@ -11,8 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from trustjudge_ray.corpus.values import ROLES
 from trustjudge_ray.training.adapters import RewardSource, gathered, missing_of, plain_reference, source, value_or
 from trustjudge_ray.training.reward_hygiene import FIGURES, hygiene
+from trustjudge_ray.training.reward_tasks import role_of
 from trustjudge_ray.training.rewards import RewardError, RewardRequest
 
 TURNS: Final = {
@@ -39,11 +41,23 @@ ENDS: Final = (
     "<pad>",
 )
 """What may stand at the end of a completion and is none of it."""
-_BEGINNING: Final = re.compile(r"\s*(?:(?:<[^<>\s]+>|\[\w+\])\s*)*")
-"""What may stand before the first turn: marks of the beginning."""
-_ROLES: Final = {"model": "assistant"}
-_LONGEST_MARK: Final = 32
-"""Characters that a mark of the beginning before the prompt may have."""
+BEGINNINGS: Final = (
+    "<s>",
+    "<bos>",
+    "<|begin_of_text|>",
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+    "<BOS_TOKEN>",
+    "[gMASK]",
+    "<sop>",
+)
+"""What may stand before the first turn and before a prompt, and is none of it: marks of the beginning, as Llama 2 and
+Mistral, Gemma, Llama 3, others, GPT-2, DeepSeek, Command and (two of them) GLM have them."""
+_BEGINNING: Final = re.compile(rf"\s*(?:(?:{'|'.join(map(re.escape, BEGINNINGS))})\s*)*")
+_MARK: Final = re.compile(rf"{'|'.join(map(re.escape, BEGINNINGS))}|\s")
+_MOST_MARKS: Final = 6
+"""Marks and blanks between them that are looked at before a prompt."""
 
 
 def reward_func(
@@ -85,16 +99,17 @@ def rewards_of(
 
 def turns(prompt: str) -> tuple[dict[str, str], ...]:
     """The messages of a templated prompt, or all of it as one turn of the user: where text stands outside the turns, or
-    the completion's own turn has begun with some, which would be lost."""
+    the completion's own turn has begun with some, which would be lost; or where a turn's role is none that is known."""
     for mark, pattern in TURNS.items():
         start = end = prompt.find(mark)
         if start < 0 or not _BEGINNING.fullmatch(prompt, 0, start):
             continue
         found = []
         while turn := pattern.match(prompt, end):
-            found.append({"role": _ROLES.get(turn[1], turn[1]), "content": turn[2].strip()})
+            found.append({"role": role_of(turn[1]), "content": turn[2].strip()})
             end = turn.end()
-        if found and (end == len(prompt) or _OPEN.fullmatch(prompt, end)):
+        known = all(each["role"] in ROLES for each in found)
+        if found and known and (end == len(prompt) or _OPEN.fullmatch(prompt, end)):
             return tuple(found)
     return ({"role": "user", "content": prompt},)
 
@@ -103,16 +118,10 @@ def completion(query: str, prompt: str) -> str:
     """What follows the prompt in a query, without marks of its end.
 
     Raises:
-        RewardError: the query does not begin with its prompt (after a mark of the beginning), so that where the
+        RewardError: the query does not begin with its prompt (after marks of the beginning), so that where the
             completion begins would be a guess.
     """
-    start = query.find(prompt, 0, len(prompt) + _LONGEST_MARK)
-    if start < 0:
-        raise RewardError(
-            f"OpenRLHF: a query does not begin with its prompt, got {query[:80]!r} for {prompt[:80]!r}; queries are "
-            f"prompt and completion in one text"
-        )
-    start, end = start + len(prompt), len(query)
+    start, end = _end_of(prompt, query), len(query)
     while True:
         while end > start and query[end - 1].isspace():
             end -= 1
@@ -120,3 +129,23 @@ def completion(query: str, prompt: str) -> str:
         if ending is None:
             return query[start:end].strip()
         end -= len(ending)
+
+
+def _end_of(prompt: str, query: str) -> int:
+    """Where the prompt ends with which a query begins.
+
+    Raises:
+        RewardError: it begins with something else.
+    """
+    start = 0
+    for _ in range(_MOST_MARKS + 1):
+        if query.startswith(prompt, start):
+            return start + len(prompt)
+        mark = _MARK.match(query, start)
+        if mark is None:
+            break
+        start = mark.end()
+    raise RewardError(
+        f"OpenRLHF: a query does not begin with its prompt, got {query[:80]!r} for {prompt[:80]!r}; queries are prompt "
+        f"and completion in one text"
+    )

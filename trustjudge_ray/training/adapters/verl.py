@@ -83,12 +83,13 @@ def compute_scores(
     prompt_key: str = "prompt",
     missing: float | None = None,
     **ignored: Any,
-) -> list[float]:
-    """The rewards of a batch, of which samples with equal prompts are a group; otherwise as `compute_score`."""
+) -> list[dict[str, float]]:
+    """The rewards of a batch, of which samples with equal prompts are a group; otherwise as `compute_score`: verl's
+    manager `batch` logs what is in the dictionaries in every release that has it (0.4 and later)."""
     given = source(config)
     samples = zip(solution_strs, ground_truths, extra_infos, strict=True)
     rewards = given.rewards([_request(text, truth, extra, prompt_key) for text, truth, extra in samples])
-    return [value_or(reward, _instead(given, missing), "verl") for reward in rewards]
+    return [_told(reward, _instead(given, missing)) for reward in rewards]
 
 
 def _instead(given: RewardSource, missing: float | None) -> float | None:
