@@ -9,7 +9,6 @@ each name.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from ray import exceptions
@@ -56,10 +55,9 @@ class Judging:
     async def rewards(self, requests: list[RewardRequest]) -> list[Reward]:
         """One reward for each request, in order."""
         try:
-            found = await asyncio.to_thread(self._rewards.rewards, requests)
+            return await asyncio.to_thread(self._rewards.rewards, requests)
         except base.JudgeGone as error:
             end(str(error))
-        return [replace(reward, details=dict(reward.details)) for reward in found]
 
     async def loaded(self) -> bool:
         """Whether the judge is there: this process answers nothing before."""
