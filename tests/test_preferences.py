@@ -432,7 +432,7 @@ def test_an_export_is_of_the_filters_that_are_asked_for_whatever_was_written_bef
         assert told["rows"] == rows
     before = {name: folder.read_bytes(name) for name in folder.names("")}
     none = PreferencesConfig(filters={"min_margin": 0.99})
-    with pytest.raises(RunError, match="no pair is kept, so there is nothing to export: min_margin 4; .*min_margin=null"):
+    with pytest.raises(RunError, match="no pair is kept, so there is nothing .*: min_margin 4; .*=null"):
         labelling_preferences.export(folder, "trl", str(tmp_path / "y.jsonl"), none, AnalysisConfig())
     assert {name: folder.read_bytes(name) for name in folder.names("")} == before
 

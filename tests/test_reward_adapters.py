@@ -21,6 +21,7 @@ from trustjudge_ray.judging import protocols, scripted
 from trustjudge_ray.judging.base import JudgeError
 from trustjudge_ray.judging.slots import fill, task_slots
 from trustjudge_ray.rewards_config import RewardConfig
+from trustjudge_ray.serving_config import loads
 from trustjudge_ray.training import adapters
 from trustjudge_ray.training.adapters import openrlhf, verl
 from trustjudge_ray.training.adapters.trl import AsyncTrlReward, TrlReward, said
@@ -216,7 +217,7 @@ def test_verl_samples_that_are_under_way_together_are_judged_with_the_values_of_
     whole = verl.compute_scores(["mine"] * 3, TEXTS[:3], [None] * 3, [{"prompt": p} for p in prompts], config=config)
     batch = [sample["score"] for sample in whole]
     assert [sample["score"] for sample in found] == pytest.approx(batch)
-    names = ("score", "judged", "calls", "label_mass", "entropy", "p_tie", "agree", "order_effect")
+    names = ("score", "judged", "calls", "cut", "label_mass", "entropy", "p_tie", "agree", "order_effect")
     assert {tuple(sample) for sample in found + whole} == {names}
     assert all(sample["entropy"] > 0 and math.isnan(sample["agree"]) for sample in found)
     one_by_one = [
@@ -455,6 +456,13 @@ def test_by_default_the_judge_sees_the_system_turn_and_earlier_answers(mode):
     assert shown
     for text in shown:
         assert [part in text for part in ("[system]\nAnswer in French.", "[assistant]\nSalut.")] == [True, True]
+
+
+@pytest.mark.parametrize("wrong", ["{mode: score, score_protocol: compare}", "{pair_protocol: score-5}"])
+def test_a_protocol_of_another_kind_is_refused_before_any_judge_is_loaded(wrong):
+    settings = loads(f"judge: {{engine: scripted}}\nrewards: {wrong}\n", "x.yaml").rewards
+    with pytest.raises(ConfigError, match=r"rewards\.(score|pair)_protocol: '(compare|score-5)' is of kind"):
+        adapters.reward_protocols(settings)
 
 
 def test_a_protocol_of_ones_own_is_named_by_its_path(config, tmp_path):

@@ -18,6 +18,7 @@ from openai_fixtures import BusyHTTPServer
 from trustjudge_ray.config import ConfigError
 from trustjudge_ray.training import adapters
 from trustjudge_ray.training.adapters import verl
+from trustjudge_ray.training.adapters.client import _seconds, _spread
 from trustjudge_ray.training.adapters.trl import AsyncTrlReward, TrlReward
 from trustjudge_ray.training.rewards import RewardRequest
 
@@ -86,6 +87,16 @@ def test_the_client_comes_again_when_the_service_is_full_and_keeps_a_missing_rew
         {"messages": messages, "completion": "", "group": "g"},
     ]
     assert asked == [("/v1/reward", "Bearer secret", {"requests": wanted})] * 2
+
+
+def test_a_token_in_the_address_is_sent_and_shown_by_no_message():
+    with service([(200, {}, {"rewards": GIVEN}), (401, {}, {"error": "no"})]) as (url, asked):
+        client = adapters.RewardClient(url.replace("http://", "http://any:se%2Dcret@"))
+        client.rewards(ASKED)
+        with pytest.raises(adapters.RewardServiceError, match=url) as told:
+            client.rewards(ASKED)
+    assert [authorization for _, authorization, _ in asked] == ["Bearer se-cret"] * 2
+    assert "se-cret" not in str(told.value)
 
 
 def test_a_large_batch_is_sent_in_parts_that_cut_no_group_and_comes_back_in_order():
@@ -234,7 +245,7 @@ def test_a_service_that_is_there_and_full_is_asked_more_often_than_one_that_is_l
 
 
 def test_clients_that_were_refused_together_do_not_come_again_together_nor_earlier_than_they_were_told():
-    waits = [adapters._spread(f"body {i}".encode(), attempt) for i in range(50) for attempt in range(3)]
+    waits = [_spread(f"body {i}".encode(), attempt) for i in range(50) for attempt in range(3)]
     assert len(set(waits)) == 150
     assert all(1 <= wait < 1.5 for wait in waits)
     assert np.mean(waits) == pytest.approx(1.25, abs=0.05)
@@ -269,7 +280,7 @@ def test_a_refusal_is_told_at_once_also_by_a_service_that_gave_rewards(status):
     ],
 )
 def test_a_client_comes_again_no_sooner_than_it_is_told_and_ever_later_while_others_are_served(told, attempt, seconds):
-    assert adapters._seconds(told, attempt) == seconds
+    assert _seconds(told, attempt) == seconds
 
 
 def test_a_token_that_no_header_can_hold_is_refused_without_being_shown():

@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 import threading
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -176,6 +177,23 @@ def test_what_is_no_log_probability_is_a_failure_and_neither_a_number_nor_an_exc
     rewards = TrustJudgeReward(RewardConfig(mode=mode, **NAMED), Odd(logprob), PROTOCOLS)
     found = rewards.rewards([request(text, reference="r") for text in ("a", "b")])
     assert [(reward.value, reward.status) for reward in found] == [(None, "bad_logprob")] * 2
+
+
+@pytest.mark.parametrize("mode", ["score", "anchor", "group"])
+def test_a_reward_for_a_text_that_was_cut_says_so_and_its_batch_tells_how_many(mode):
+    rewards, judge = rewarder({}, mode=mode)
+    cuts = judge.judge
+
+    def judged(tasks: pa.Table) -> list[Reading]:
+        long = ["long" in row["replies_a"] + (row["replies_b"] or []) for row in tasks.to_pylist()]
+        return [replace(reading, truncated=cut) for reading, cut in zip(cuts(tasks), long, strict=True)]
+
+    judge.judge = judged  # type: ignore[method-assign]
+    asked = [request("long", "q", "r"), request("short", "q", "r"), request("a", "p", "r"), request("b", "p", "r")]
+    for found in (rewards.rewards(asked), rewards.rewards(asked)):
+        told = [reward.details.get("cut") for reward in found]
+        assert told == [1.0, 1.0 if mode == "group" else None, None, None], "kept judgments too"
+        assert hygiene(asked, found)["cut"] == pytest.approx(sum(map(bool, told)) / 4)
 
 
 @pytest.mark.parametrize("mode", ["score", "anchor", "group"])
@@ -493,4 +511,4 @@ def test_hygiene_counts_missing_rewards_flat_groups_and_reward_for_length():
     assert (found["no_spread"], found["calls"], found["p_tie"]) == (0.5, 2.0, 0.25)
     logs = [math.log(n + 1) for n in (1, 3, 8)] * 2
     assert found["length_correlation"] == pytest.approx(np.corrcoef(logs, values[:6])[0, 1])
-    assert hygiene(requests[:1], rewards[:1]).keys() == {"missing", "calls", "p_tie"}
+    assert hygiene(requests[:1], rewards[:1]).keys() == {"missing", "calls", "cut", "p_tie"}

@@ -60,4 +60,5 @@ def init(files: tuple[str, ...], form: str | None, fields: tuple[str, ...], out:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"--out {out}: {error.strerror or error}") from error
-    output.note(f"{out}: written; next: trustjudge validate {out}, then trustjudge run {out}")
+    then = "preferences" if "\npreferences:\n" in text else "run"
+    output.note(f"{out}: written; next: trustjudge validate {out}, then trustjudge {then} {out}")

@@ -13,14 +13,15 @@ SAME = 1e-9
 """Rewards nearer to each other than this are the same."""
 DETAILS: Final = ("label_mass", "entropy", "p_tie", "agree", "order_effect")
 """Of a reward's details those that a batch's mean is told of."""
-FIGURES: Final = ("missing", "calls", *DETAILS, "no_spread", "length_correlation")
+FIGURES: Final = ("missing", "calls", "cut", *DETAILS, "no_spread", "length_correlation")
 """All that `hygiene` may tell."""
 
 
 def hygiene(requests: Sequence[RewardRequest], rewards: Sequence[Reward]) -> dict[str, float]:
     """Figures of one batch, each only where there is something to take it over.
 
-    `missing`: share of completions without a reward. `calls`: judgments asked for each completion.
+    `missing`: share of completions without a reward. `calls`: judgments asked for each completion. `cut`: share of
+        completions that were judged on texts that were cut to the judge's context.
     `no_spread`: share of groups (of at least two rewards) whose rewards are all the same: they teach a
         group-normalised trainer nothing.
     `length_correlation`: Pearson's, of reward and ln(characters + 1): rises where a policy learns to please by length.
@@ -31,6 +32,7 @@ def hygiene(requests: Sequence[RewardRequest], rewards: Sequence[Reward]) -> dic
     found = {
         "missing": sum(value is None for value in values) / max(len(values), 1),
         "calls": sum(reward.calls for reward in rewards) / max(len(values), 1),
+        "cut": sum("cut" in reward.details for reward in rewards) / max(len(values), 1),
     }
     for name in DETAILS:
         told = [reward.details[name] for reward in rewards if name in reward.details]

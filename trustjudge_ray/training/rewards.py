@@ -63,7 +63,8 @@ class Reward:
         details: of a score `score` (in points), `label_mass`, `entropy` (nats); of pairs `p_win`, `p_tie`, `label_mass`
             (of the order with less), `order_effect` (P(the first shown wins) − P(the second does), both orders; absent
             with one), `agree` (share of pairs whose orders have the same likeliest outcome), and in a group `opponents`
-            (readable ones, copies included) of how many `asked`.
+            (readable ones, copies included) of how many `asked`. `cut` (1) where a text did not fit the judge's context
+            and was cut; absent elsewhere.
     """
 
     value: float | None
@@ -195,8 +196,12 @@ class _Rule:
         self._wanted, self._settings = wanted, settings
         self._compared = [_by_response(keys) for _, keys in wanted.groups]
         self._ids: dict[Key, list[str]] = {}
-        for key, task in zip(keys_of(judgments), judgments["task_id"].to_pylist(), strict=True):
+        self._cut: set[Key] = set()
+        columns = (judgments[name].to_pylist() for name in ("task_id", "truncated"))
+        for key, task, cut in zip(keys_of(judgments), *columns, strict=True):
             self._ids.setdefault(key, []).append(task)
+            if cut:
+                self._cut.add(key)
         frame = pl.DataFrame(judgments)
         kinds = frame["kind"].unique()
         self._scores = _scores(frame, protocols, settings) if "score" in kinds else {}
@@ -209,7 +214,9 @@ class _Rule:
             keys = self._keys(place)
             mine = {task for key in keys for task in self._ids.get(key, ())} & left
             left -= mine
-            found.append(replace(self._reward(place, keys), calls=len(mine)))
+            reward = self._reward(place, keys)
+            cut = {"cut": 1.0} if not self._cut.isdisjoint(keys) else {}
+            found.append(replace(reward, calls=len(mine), details={**reward.details, **cut}))
         return found
 
     def _keys(self, place: Place) -> list[Key]:

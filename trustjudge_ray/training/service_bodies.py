@@ -107,7 +107,8 @@ def _request(given: Any, where: str) -> RewardRequest:
     _only(given, ("messages", "completion", "reference", "group"), f"{where}.")
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
-        _refuse(f"{where}.messages", f"got {_kind(messages)}; a list of one or more of {{role, content}}")
+        told = "an empty list" if messages == [] else _kind(messages)
+        _refuse(f"{where}.messages", f"got {told}; a list of one or more of {{role, content}}")
     optional = {
         name: None if given.get(name) is None else _text(given[name], f"{where}.{name}")
         for name in ("reference", "group")

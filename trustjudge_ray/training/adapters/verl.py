@@ -108,7 +108,7 @@ def _instead(given: RewardSource, missing: float | None) -> float | None:
 def _told(reward: Reward, missing: float | None) -> dict[str, float]:
     told = {"score": value_or(reward, missing, "verl"), "judged": float(reward.value is not None)}
     details = {name: float(reward.details.get(name, math.nan)) for name in DETAILS}
-    return told | {"calls": float(reward.calls)} | details
+    return told | {"calls": float(reward.calls), "cut": reward.details.get("cut", 0.0)} | details
 
 
 def _request(solution: str, ground_truth: Any, extra_info: Mapping[str, Any] | None, prompt_key: str) -> RewardRequest:
