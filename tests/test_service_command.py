@@ -90,6 +90,7 @@ class Command:
             [sys.executable, "-m", "trustjudge_ray", "serve-rewards", str(path)],
             stderr=self._said,
             env=inherited | environment,
+            start_new_session=True,
         )
 
     @property
@@ -179,6 +180,18 @@ def test_a_signal_while_ray_is_starting_ends_the_command_and_leaves_nothing(comm
     service.wait_until(lambda: any("gcs_server" in process.name() for process in service.started()))
     assert service.end(number, 30) == status
     assert service.said.splitlines()[-1] == "stopped"
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+def test_a_sigterm_that_ray_gets_too_ends_the_command_all_the_same(command):
+    """As `timeout` and many a supervisor send it: to the whole group of processes."""
+    service = command(asdict(config_of(free_port())))
+    service.wait_until(lambda: "Ctrl-C ends the service" in service.said)
+    mine = service.started()
+    os.killpg(service.process.pid, signal.SIGTERM)
+    assert service.process.wait(60) in (0, 143), service.said
+    assert psutil.wait_procs(mine, timeout=60)[1] == []
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -12,6 +13,9 @@ import click
 
 from trustjudge_ray.commands import completing
 from trustjudge_ray.commands.options import CONFIG
+
+_LONGEST_END = 30.0
+"""Seconds that ending may take beyond `serve.grace`: a Ray that the same signal has ended answers nobody."""
 
 
 def _whole() -> type:
@@ -53,7 +57,7 @@ def serve_rewards(config_path: str, overrides: tuple[str, ...]) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         try:
             click.echo(f"loading {judge_name(config.judge)}; Ctrl-C gives up", err=True)
-            with service.serving(config, token, _say) as address, _end_of_service() as end:
+            with service.serving(config, token, _say) as address, _end_of_service(config.serve.grace) as end:
                 click.echo(f"rewards of {judge_name(config.judge)} at {address}; Ctrl-C ends the service", err=True)
                 select.select([end], [], [])
                 click.echo("stopping: what was taken in is answered", err=True)
@@ -68,13 +72,14 @@ def _say(line: str) -> None:
 
 def _only_the_first_signal() -> None:
     """Let the first SIGTERM or SIGINT do what it does now, and ignore those that follow: they would interrupt the
-    ending of what was started."""
+    ending of what was started, for which there is a limit."""
     numbers = (signal.SIGTERM, signal.SIGINT)
     found = {number: signal.getsignal(number) for number in numbers}
 
     def first(number: int, frame: FrameType | None) -> None:
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
+        _end_at_last(number, _LONGEST_END)
         handler = found[signal.Signals(number)]
         if callable(handler):
             handler(number, frame)
@@ -85,10 +90,30 @@ def _only_the_first_signal() -> None:
 
 
 @contextlib.contextmanager
-def _end_of_service() -> Iterator[int]:
+def _end_of_service(grace: float) -> Iterator[int]:
     """A file descriptor that can be read from when SIGTERM or SIGINT has come. They stay caught after the context: a
-    second one must not interrupt the ending of what was started."""
+    second one must not interrupt the ending of what was started, for which there is a limit."""
     reading, writing = os.pipe()
+
+    def caught(number: int, frame: FrameType | None) -> None:
+        os.write(writing, b".")
+        _end_at_last(number, grace + _LONGEST_END)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os.write(writing, b"."))
+        signal.signal(number, caught)
     yield reading
+
+
+def _end_at_last(number: int, seconds: float) -> None:
+    """End this process and what it started after so many seconds, with the status of a signal's end, whatever it still
+    waits for then."""
+    timer = threading.Timer(seconds, _give_up, [number])
+    timer.daemon = True
+    timer.start()
+
+
+def _give_up(number: int) -> None:
+    from trustjudge_ray.training import service_engine
+
+    click.echo("the cluster does not answer any more: ended without it", err=True)
+    service_engine.end_all(128 + number)

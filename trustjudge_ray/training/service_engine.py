@@ -33,11 +33,16 @@ class Timed:
 def end(why: str) -> NoReturn:
     """End this process, whose judge is gone, and what it started: an engine that hangs would keep its GPU. Serve starts
     the replica anew; an exception would leave one that cannot judge."""
+    print(f"judge gone: {why}", file=sys.stderr, flush=True)
+    end_all(1)
+
+
+def end_all(status: int) -> NoReturn:
+    """End this process at once with a status, and all that it started."""
     import psutil  # Ray's own copy, which is found when Ray is imported
 
-    print(f"judge gone: {why}", file=sys.stderr, flush=True)
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-    os._exit(1)
+    os._exit(status)
