@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trustjudge_ray.training import adapters
+from trustjudge_ray.training.adapters import client
 from trustjudge_ray.training.service_queue import EngineLost, Expired, Limits, QueueFull, RewardQueue, Stopping, Unit
 
 FAR = 1e6
@@ -216,8 +216,8 @@ def test_of_many_trainers_that_ask_at_once_with_room_for_few_none_gives_up(secon
                         await ask(queue, *(f"{i} {step} {j}" for j in range(8)))
                         break
                     except QueueFull as full:
-                        wait = adapters._seconds(str(full.retry_after), attempt)
-                        await asyncio.sleep(wait * adapters._spread(f"{i} {step}".encode(), attempt))
+                        wait = client._seconds(str(full.retry_after), attempt)
+                        await asyncio.sleep(wait * client._spread(f"{i} {step}".encode(), attempt))
                 else:
                     raise AssertionError(f"trainer {i} gave up")
 
