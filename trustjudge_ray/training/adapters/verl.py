@@ -37,9 +37,9 @@ async def compute_score(
     missing: float | None = None,
     **ignored: Any,
 ) -> dict[str, float]:
-    """The reward of one sample as verl logs it: `score`, `judged` (0 where `score` is `missing`), `calls`, and of the
-    reward's details `label_mass`, `entropy`, `p_tie`, `agree` and `order_effect`, NaN where there is none: verl wants
-    the same names of every sample.
+    """The reward of one sample as verl logs it: `score`, `judged` (0 where `score` is `missing`), `calls`, `cut` (1
+    where a text was cut to the judge's context), and of the reward's details `label_mass`, `entropy`, `p_tie`, `agree`
+    and `order_effect`, NaN where there is none: verl wants the same names of every sample.
 
     Args:
         ground_truth: the reference answer; None or blank for none.
