@@ -38,12 +38,10 @@ from trustjudge_ray.training.reward_tasks import (
 from trustjudge_ray.training.reward_tasks import RewardError as RewardError
 from trustjudge_ray.training.reward_tasks import RewardRequest as RewardRequest
 
-_KINDS: Final = {
-    "score": ("score", "score_protocol"),
-    "anchor": ("compare", "pair_protocol"),
-    "group": ("compare", "pair_protocol"),
-}
-"""Of each mode the kind of its protocol, and the setting that names it."""
+_KINDS: Final = {"score_protocol": "score", "pair_protocol": "compare"}
+"""Of the settings that name a protocol the kind that it must be of."""
+_NAMED: Final = {"score": "score_protocol", "anchor": "pair_protocol", "group": "pair_protocol"}
+"""Of each mode the setting that names its protocol."""
 _TEXTS: Final = ("rationale", "thinking", "output")
 """Columns of a judgment that hold what the judge wrote."""
 _FLIPPED: Final = {"AB": "BA", "BA": "AB"}
@@ -118,8 +116,7 @@ class TrustJudgeReward:
             raise RewardError(faults[0])
         self.settings = settings
         self._judge, self._temperature = judge, temperature
-        modes = [settings.mode] if settings.mode else ["score", "anchor"]
-        chosen = {_KINDS[mode][0]: _protocol(settings, mode, protocols) for mode in modes}
+        chosen = {kind: _protocol(settings, setting, kind, protocols) for setting, kind in kinds_of(settings).items()}
         self._protocols = {protocol.name: protocol for protocol in chosen.values()}
         self._specs: dict[str, Spec] = {
             kind: spec(name, dict(identity or {}), protocol, temperature) for kind, protocol in chosen.items()
@@ -363,8 +360,13 @@ class _Gathering:
             future.set_result(list(itertools.islice(found, len(requests))))
 
 
-def _protocol(settings: RewardConfig, mode: str, protocols: Mapping[str, Protocol]) -> Protocol:
-    kind, setting = _KINDS[mode]
+def kinds_of(settings: RewardConfig) -> dict[str, str]:
+    """The settings whose protocols are needed, each with the kind that it must be of."""
+    modes = [settings.mode] if settings.mode else ["score", "anchor"]
+    return {_NAMED[mode]: _KINDS[_NAMED[mode]] for mode in modes}
+
+
+def _protocol(settings: RewardConfig, setting: str, kind: str, protocols: Mapping[str, Protocol]) -> Protocol:
     name = getattr(settings, setting)
     if name not in protocols:
         raise RewardError(f"rewards.{setting}: got {name!r}; one of the judge's protocols {sorted(protocols)}")

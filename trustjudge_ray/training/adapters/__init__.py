@@ -23,7 +23,7 @@ from trustjudge_ray.training.adapters.client import TOKEN
 from trustjudge_ray.training.adapters.client import RewardClient as RewardClient
 from trustjudge_ray.training.adapters.client import RewardServiceError as RewardServiceError
 from trustjudge_ray.training.reward_tasks import role_of
-from trustjudge_ray.training.rewards import Reward, RewardError, RewardRequest, TrustJudgeReward
+from trustjudge_ray.training.rewards import Reward, RewardError, RewardRequest, TrustJudgeReward, kinds_of
 
 WHERE: Final = "TRUSTJUDGE_REWARD"
 """The environment variable that says where rewards come from, for trainers that take only a Python file."""
@@ -118,11 +118,9 @@ def reward_protocols(settings: RewardConfig) -> tuple[RewardConfig, dict[str, pr
     Raises:
         ConfigError: a protocol is none, or of another kind.
     """
-    needed = {"score_protocol": "score"} if settings.mode in (None, "score") else {}
-    needed |= {} if settings.mode == "score" else {"pair_protocol": "compare"}
     found: dict[str, protocols.Protocol] = {}
     named: dict[str, Any] = {}
-    for setting, kind in needed.items():
+    for setting, kind in kinds_of(settings).items():
         protocol = protocols.load(getattr(settings, setting))
         if protocol.kind != kind:
             raise ConfigError(f"rewards.{setting}: '{protocol.name}' is of kind {protocol.kind}; one of kind {kind}")
